@@ -1,0 +1,16 @@
+//! What a client can be told: Kafka's configuration names, with Kafka's defaults.
+//!
+//! Each name is one row of [`table::PROPERTIES`]; the typed builders set the same fields.
+
+mod apply;
+mod properties;
+mod settings;
+mod table;
+
+pub(crate) use apply::validate_producer;
+pub(crate) use properties::parse as parse_properties;
+pub(crate) use settings::{
+    ClientSettings, ProducerSettings, ReaderSettings, Settings, UNLIMITED_RETRIES,
+};
+pub use settings::{Acks, Isolation, OutOfRange};
+pub use table::{PROPERTIES, Property, Scope, Support};

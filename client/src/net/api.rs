@@ -1,0 +1,66 @@
+//! The APIs that this client calls, each with the versions that it speaks.
+
+use corduroy_protocol::messages::{
+    CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse,
+    DeleteTopicsRequest, DeleteTopicsResponse, DescribeClusterRequest, DescribeClusterResponse,
+    DescribeConfigsRequest, DescribeConfigsResponse, FetchRequest, FetchResponse,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, InitProducerIdRequest,
+    InitProducerIdResponse, ListOffsetsRequest, ListOffsetsResponse, MetadataRequest,
+    MetadataResponse, ProduceRequest, ProduceResponse,
+};
+use corduroy_protocol::{Request, Response};
+
+pub(crate) use corduroy_protocol::StrBytes;
+
+/// A request that knows its API.
+pub(crate) trait Api: Sized {
+    /// Kafka's number of it.
+    const KEY: i16;
+    /// Kafka's name of it.
+    const NAME: &'static str;
+    /// The versions that this client speaks, both inclusive.
+    const VERSIONS: (i16, i16);
+    /// The answer's body.
+    type Response;
+
+    fn into_request(self) -> Request;
+    fn from_response(response: Response) -> Option<Self::Response>;
+}
+
+macro_rules! apis {
+    ($($key:literal $name:ident $request:ident $response:ident $min:literal..=$max:literal;)*) => {
+        $(impl Api for $request {
+            const KEY: i16 = $key;
+            const NAME: &'static str = stringify!($name);
+            const VERSIONS: (i16, i16) = ($min, $max);
+            type Response = $response;
+
+            fn into_request(self) -> Request {
+                Request::$name(self)
+            }
+
+            fn from_response(response: Response) -> Option<$response> {
+                match response {
+                    Response::$name(response) => Some(response),
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+
+// Topics go by name: Produce 13 and Fetch 13 know ids only, and gain a client nothing. Fetch 4 to
+// 12 and Produce 3 to 12 are what every broker since Kafka 0.11 offers a part of.
+apis! {
+    0 Produce ProduceRequest ProduceResponse 3..=12;
+    1 Fetch FetchRequest FetchResponse 4..=12;
+    2 ListOffsets ListOffsetsRequest ListOffsetsResponse 1..=7;
+    3 Metadata MetadataRequest MetadataResponse 1..=12;
+    19 CreateTopics CreateTopicsRequest CreateTopicsResponse 2..=7;
+    20 DeleteTopics DeleteTopicsRequest DeleteTopicsResponse 1..=6;
+    22 InitProducerId InitProducerIdRequest InitProducerIdResponse 0..=5;
+    32 DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse 1..=4;
+    37 CreatePartitions CreatePartitionsRequest CreatePartitionsResponse 0..=3;
+    44 IncrementalAlterConfigs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse 0..=1;
+    60 DescribeCluster DescribeClusterRequest DescribeClusterResponse 0..=1;
+}

@@ -1,0 +1,144 @@
+//! One row per API: the request and response bodies under one name each.
+
+use bytes::{Bytes, BytesMut};
+use kafka_protocol::messages::{
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, CreatePartitionsRequest,
+    CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest,
+    DeleteTopicsResponse, DescribeClusterRequest, DescribeClusterResponse, DescribeConfigsRequest,
+    DescribeConfigsResponse, FetchRequest, FetchResponse, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse, InitProducerIdRequest, InitProducerIdResponse,
+    ListOffsetsRequest, ListOffsetsResponse, MetadataRequest, MetadataResponse,
+    OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, ProduceRequest, ProduceResponse,
+};
+use kafka_protocol::protocol::{Decodable, Encodable};
+
+/// What the codec says, as text: its errors are for people only.
+pub(crate) type CodecResult<T> = Result<T, String>;
+
+macro_rules! apis {
+    ($($name:ident($request:ident, $response:ident),)*) => {
+        /// The body of a request.
+        #[derive(Clone, Debug, PartialEq)]
+        #[expect(missing_docs, reason = "each variant is the API of its name")]
+        #[non_exhaustive]
+        pub enum Request {
+            $($name($request),)*
+        }
+
+        /// The body of a response.
+        #[derive(Clone, Debug, PartialEq)]
+        #[expect(missing_docs, reason = "each variant is the API of its name")]
+        #[non_exhaustive]
+        pub enum Response {
+            $($name($response),)*
+        }
+
+        impl Request {
+            /// The API that the body belongs to.
+            pub fn key(&self) -> ApiKey {
+                match self {
+                    $(Request::$name(_) => ApiKey::$name,)*
+                }
+            }
+
+            /// `None` for an API that we have no row for.
+            pub(crate) fn decode(
+                key: ApiKey,
+                version: i16,
+                bytes: &mut Bytes,
+            ) -> Option<CodecResult<Request>> {
+                match key {
+                    $(ApiKey::$name => Some(
+                        $request::decode(bytes, version)
+                            .map(Request::$name)
+                            .map_err(|error| error.to_string()),
+                    ),)*
+                    _ => None,
+                }
+            }
+
+            pub(crate) fn size(&self, version: i16) -> CodecResult<usize> {
+                match self {
+                    $(Request::$name(body) => body.compute_size(version),)*
+                }
+                .map_err(|error| error.to_string())
+            }
+
+            pub(crate) fn encode(&self, version: i16, out: &mut BytesMut) -> CodecResult<()> {
+                match self {
+                    $(Request::$name(body) => body.encode(out, version),)*
+                }
+                .map_err(|error| error.to_string())
+            }
+        }
+
+        impl Response {
+            /// The API that the body belongs to.
+            pub fn key(&self) -> ApiKey {
+                match self {
+                    $(Response::$name(_) => ApiKey::$name,)*
+                }
+            }
+
+            /// `None` for an API that we have no row for.
+            pub(crate) fn decode(
+                key: ApiKey,
+                version: i16,
+                bytes: &mut Bytes,
+            ) -> Option<CodecResult<Response>> {
+                match key {
+                    $(ApiKey::$name => Some(
+                        $response::decode(bytes, version)
+                            .map(Response::$name)
+                            .map_err(|error| error.to_string()),
+                    ),)*
+                    _ => None,
+                }
+            }
+
+            pub(crate) fn size(&self, version: i16) -> CodecResult<usize> {
+                match self {
+                    $(Response::$name(body) => body.compute_size(version),)*
+                }
+                .map_err(|error| error.to_string())
+            }
+
+            pub(crate) fn encode(&self, version: i16, out: &mut BytesMut) -> CodecResult<()> {
+                match self {
+                    $(Response::$name(body) => body.encode(out, version),)*
+                }
+                .map_err(|error| error.to_string())
+            }
+        }
+
+        $(
+            impl From<$request> for Request {
+                fn from(body: $request) -> Request {
+                    Request::$name(body)
+                }
+            }
+
+            impl From<$response> for Response {
+                fn from(body: $response) -> Response {
+                    Response::$name(body)
+                }
+            }
+        )*
+    };
+}
+
+apis! {
+    ApiVersions(ApiVersionsRequest, ApiVersionsResponse),
+    Metadata(MetadataRequest, MetadataResponse),
+    Produce(ProduceRequest, ProduceResponse),
+    Fetch(FetchRequest, FetchResponse),
+    ListOffsets(ListOffsetsRequest, ListOffsetsResponse),
+    CreateTopics(CreateTopicsRequest, CreateTopicsResponse),
+    DeleteTopics(DeleteTopicsRequest, DeleteTopicsResponse),
+    CreatePartitions(CreatePartitionsRequest, CreatePartitionsResponse),
+    DescribeConfigs(DescribeConfigsRequest, DescribeConfigsResponse),
+    IncrementalAlterConfigs(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    DescribeCluster(DescribeClusterRequest, DescribeClusterResponse),
+    InitProducerId(InitProducerIdRequest, InitProducerIdResponse),
+    OffsetForLeaderEpoch(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+}

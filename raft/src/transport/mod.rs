@@ -1,0 +1,13 @@
+//! Connections between shards: one outgoing per (peer node, shard), any number incoming.
+//!
+//! Knows messages and who wants them; knows no Raft.
+
+mod inbound;
+mod link;
+mod outbox;
+mod switchboard;
+
+pub(crate) use inbound::{ReplyPath, serve};
+pub(crate) use link::{Link, LinkDown};
+pub(crate) use outbox::Outbox;
+pub(crate) use switchboard::{AskError, Requests, StreamSlot, Switchboard};

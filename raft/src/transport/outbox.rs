@@ -1,0 +1,271 @@
+//! What waits to be written to one connection.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Buf, Bytes};
+use tokio::io::AsyncWrite;
+
+use crate::wire::{
+    AsleepBeat, Beat, BeatReply, FrameEncoder, Message, SleepAnswer, SleepAsk, SurveyAnswer,
+    SurveyAsk, WakeNote,
+};
+
+/// Beyond this many queued bytes append streams stop reading their logs.
+const ROOM_BYTES: usize = 4 << 20;
+/// Beyond this many queued bytes nothing is taken any more: the peer does not read.
+const QUEUE_BYTES_MAX: usize = 256 << 20;
+/// Chunks of one `writev`.
+const CHUNKS_MAX: usize = 128;
+/// Small messages that share one frame; keeps the envelope below its limit.
+const PACKED_MAX: usize = 4096;
+
+/// The queue of one connection's writer.
+///
+/// Messages of many groups that are small and frequent (beats, their answers, sleep, surveys) are
+/// gathered and leave as one frame when the writer gets to run: one frame per turn of the shard,
+/// whatever the number of groups.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    chunks: RefCell<VecDeque<Bytes>>,
+    packed: RefCell<Packed>,
+    encoder: RefCell<FrameEncoder>,
+    bytes: Cell<usize>,
+    closed: Cell<bool>,
+    writer: RefCell<Option<Waker>>,
+    room: RefCell<Vec<Waker>>,
+}
+
+/// Small messages that are gathered until the writer runs.
+#[derive(Default)]
+pub(crate) struct Packed {
+    pub(crate) beats: Vec<Beat>,
+    pub(crate) beat_replies: Vec<BeatReply>,
+    pub(crate) surveys: Vec<SurveyAsk>,
+    pub(crate) survey_answers: Vec<SurveyAnswer>,
+    pub(crate) sleeps: Vec<SleepAsk>,
+    pub(crate) sleep_answers: Vec<SleepAnswer>,
+    pub(crate) asleep: Vec<AsleepBeat>,
+    pub(crate) wakes: Vec<WakeNote>,
+}
+
+impl Packed {
+    fn is_empty(&self) -> bool {
+        self.beats.is_empty()
+            && self.beat_replies.is_empty()
+            && self.surveys.is_empty()
+            && self.survey_answers.is_empty()
+            && self.sleeps.is_empty()
+            && self.sleep_answers.is_empty()
+            && self.asleep.is_empty()
+            && self.wakes.is_empty()
+    }
+
+    fn messages(&mut self) -> Vec<Message> {
+        fn pack<T>(from: &mut Vec<T>, make: fn(Vec<T>) -> Message, to: &mut Vec<Message>) {
+            while from.len() > PACKED_MAX {
+                let rest = from.split_off(PACKED_MAX);
+                to.push(make(std::mem::replace(from, rest)));
+            }
+            if !from.is_empty() {
+                to.push(make(std::mem::take(from)));
+            }
+        }
+        let mut messages = Vec::new();
+        pack(&mut self.beats, Message::Beats, &mut messages);
+        pack(&mut self.beat_replies, Message::BeatReplies, &mut messages);
+        pack(&mut self.surveys, Message::Survey, &mut messages);
+        pack(&mut self.survey_answers, Message::SurveyAnswers, &mut messages);
+        pack(&mut self.sleeps, Message::Sleep, &mut messages);
+        pack(&mut self.sleep_answers, Message::SleepAnswers, &mut messages);
+        pack(&mut self.asleep, Message::Asleep, &mut messages);
+        pack(&mut self.wakes, Message::Wake, &mut messages);
+        messages
+    }
+}
+
+impl Outbox {
+    /// Queues a message and the payload's chunks; `false` if the connection is gone, cannot take
+    /// more, or the message is beyond the frame's limits.
+    pub(crate) fn push(&self, message: &Message, payload: Vec<Bytes>) -> bool {
+        if self.closed.get() || self.bytes.get() > QUEUE_BYTES_MAX {
+            return false;
+        }
+        let payload_bytes = payload.iter().map(Bytes::len).sum();
+        let head = match self.encoder.borrow_mut().encode(message, payload_bytes) {
+            Ok(head) => head,
+            Err(error) => {
+                tracing::error!(%error, "a message does not fit a frame and is not sent");
+                return false;
+            }
+        };
+        self.bytes.set(self.bytes.get() + head.len() + payload_bytes);
+        let mut chunks = self.chunks.borrow_mut();
+        chunks.push_back(head);
+        chunks.extend(payload.into_iter().filter(|chunk| !chunk.is_empty()));
+        drop(chunks);
+        self.wake_writer();
+        true
+    }
+
+    /// Adds to the gathered messages; `false` if the connection is gone.
+    pub(crate) fn pack(&self, add: impl FnOnce(&mut Packed)) -> bool {
+        if self.closed.get() {
+            return false;
+        }
+        add(&mut self.packed.borrow_mut());
+        self.wake_writer();
+        true
+    }
+
+    /// Whether a stream may add an append; otherwise it is woken when it may.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> bool {
+        if self.bytes.get() < ROOM_BYTES {
+            return true;
+        }
+        let mut room = self.room.borrow_mut();
+        if !room.iter().any(|known| known.will_wake(cx.waker())) {
+            room.push(cx.waker().clone());
+        }
+        false
+    }
+
+    /// Takes no more; the writer ends once it has written what is queued.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        self.wake_writer();
+        self.wake_room();
+    }
+
+    fn wake_writer(&self) {
+        let waker = self.writer.borrow_mut().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn wake_room(&self) {
+        for waker in std::mem::take(&mut *self.room.borrow_mut()) {
+            waker.wake();
+        }
+    }
+
+    /// Moves all that is queued into `to`; `false` once closed and empty.
+    async fn take(&self, to: &mut VecDeque<Bytes>) -> bool {
+        poll_fn(|cx| {
+            let packed = {
+                let mut packed = self.packed.borrow_mut();
+                if packed.is_empty() { Vec::new() } else { packed.messages() }
+            };
+            for message in packed {
+                match self.encoder.borrow_mut().encode(&message, 0) {
+                    Ok(head) => {
+                        self.bytes.set(self.bytes.get() + head.len());
+                        self.chunks.borrow_mut().push_back(head);
+                    }
+                    Err(error) => tracing::error!(%error, "gathered messages are not sent"),
+                }
+            }
+            let mut chunks = self.chunks.borrow_mut();
+            if !chunks.is_empty() {
+                std::mem::swap(&mut *chunks, to);
+                return Poll::Ready(true);
+            }
+            if self.closed.get() {
+                return Poll::Ready(false);
+            }
+            *self.writer.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn written(&self, bytes: usize) {
+        let before = self.bytes.get();
+        let after = before.saturating_sub(bytes);
+        self.bytes.set(after);
+        if before >= ROOM_BYTES && after < ROOM_BYTES {
+            self.wake_room();
+        }
+    }
+
+    /// Writes what is queued, as vectored writes, until the outbox is closed or the socket fails.
+    pub(crate) async fn write_to<W: AsyncWrite + Unpin>(&self, stream: &mut W) -> io::Result<()> {
+        let mut chunks = VecDeque::new();
+        while self.take(&mut chunks).await {
+            while !chunks.is_empty() {
+                let written = poll_fn(|cx| write_some(stream, &chunks, cx)).await?;
+                if written == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                self.written(written);
+                advance(&mut chunks, written);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_some<W: AsyncWrite + Unpin>(
+    stream: &mut W,
+    chunks: &VecDeque<Bytes>,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    let mut slices = [IoSlice::new(&[]); CHUNKS_MAX];
+    let mut count = 0;
+    for (slot, chunk) in slices.iter_mut().zip(chunks) {
+        *slot = IoSlice::new(chunk);
+        count += 1;
+    }
+    Pin::new(stream).poll_write_vectored(cx, &slices[..count])
+}
+
+fn advance(chunks: &mut VecDeque<Bytes>, mut written: usize) {
+    while let Some(front) = chunks.front_mut() {
+        if written < front.len() {
+            front.advance(written);
+            return;
+        }
+        written -= front.len();
+        chunks.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::FrameReader;
+
+    #[test]
+    fn what_is_pushed_arrives_in_order_and_gathered_messages_share_a_frame() {
+        tokio::runtime::Builder::new_current_thread().build().expect("runtime").block_on(async {
+            let outbox = Outbox::default();
+            assert!(outbox.push(&Message::Call { call: 1 }, vec![Bytes::from_static(b"abc")]));
+            for call in 0..10 {
+                outbox.pack(|packed| {
+                    packed.sleep_answers.push(SleepAnswer { call, asleep: true });
+                });
+            }
+            outbox.close();
+            let (mut near, far) = tokio::io::duplex(64);
+            let write = async {
+                outbox.write_to(&mut near).await.expect("open");
+                drop(near);
+            };
+            let read = async {
+                let mut reader = FrameReader::new(far);
+                let first = reader.next().await.expect("frame");
+                assert_eq!(first.message().expect("message"), Message::Call { call: 1 });
+                assert_eq!(&first.payload[..], b"abc");
+                let second = reader.next().await.expect("frame").message().expect("message");
+                assert!(matches!(second, Message::SleepAnswers(answers) if answers.len() == 10));
+            };
+            futures::join!(write, read);
+            assert!(!outbox.push(&Message::Cast, vec![]));
+        });
+    }
+}

@@ -1,0 +1,162 @@
+//! Is this node alive, ready, and is its cluster well? Each answer names its reasons.
+
+use serde::{Deserialize, Serialize};
+
+use super::status::{NodeStatus, PartitionView};
+
+/// The most partitions that an answer names one by one; the counts are always whole.
+pub const PARTITIONS_NAMED_MAX: usize = 20;
+
+/// The answer of `/health/ready`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readiness {
+    pub ready: bool,
+    /// Why not; empty if ready.
+    pub reasons: Vec<String>,
+}
+
+/// The answer of `/health/cluster`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterHealth {
+    /// Every partition has a leader, and so has the controller.
+    pub healthy: bool,
+    /// What is wrong, worst first; also lists what merely degrades (a replica out of sync).
+    pub reasons: Vec<String>,
+    pub nodes: usize,
+    pub nodes_unreachable: usize,
+    pub partitions: usize,
+    pub partitions_leaderless: usize,
+    pub partitions_under_replicated: usize,
+}
+
+/// May clients be sent to this node?
+pub fn readiness(status: &NodeStatus) -> Readiness {
+    let mut reasons = Vec::new();
+    if let Some(failure) = &status.disk_failure {
+        reasons.push(format!("the disk failed: {failure}"));
+    }
+    if !status.is_serving {
+        reasons.push("the node has not joined its cluster yet".to_owned());
+    }
+    if status.is_stopping {
+        reasons.push("the node is stopping".to_owned());
+    }
+    if status.is_isolated {
+        reasons.push("the node hears no majority of its cluster".to_owned());
+    }
+    Readiness { ready: reasons.is_empty(), reasons }
+}
+
+/// Is the cluster well, as far as this node can tell?
+pub fn cluster_health(status: &NodeStatus) -> ClusterHealth {
+    let leaderless: Vec<_> = status.leaderless().collect();
+    let under_replicated: Vec<_> = status.under_replicated().collect();
+    let unreachable: Vec<_> = status.nodes.iter().filter(|node| !node.is_reachable).collect();
+    let mut reasons = readiness(status).reasons;
+    let is_ready = reasons.is_empty();
+    if status.controller.is_none() {
+        reasons.push("the controller has no leader".to_owned());
+    }
+    if !leaderless.is_empty() {
+        reasons.push(format!(
+            "{} without a leader: {}",
+            count_of(leaderless.len()),
+            names(&leaderless)
+        ));
+    }
+    for node in &unreachable {
+        reasons.push(format!("node {} ({}) is unreachable", node.node, node.rpc));
+    }
+    if !under_replicated.is_empty() {
+        reasons.push(format!(
+            "{} with replicas out of sync: {}",
+            count_of(under_replicated.len()),
+            names(&under_replicated)
+        ));
+    }
+    ClusterHealth {
+        healthy: is_ready && status.controller.is_some() && leaderless.is_empty(),
+        reasons,
+        nodes: status.nodes.len(),
+        nodes_unreachable: unreachable.len(),
+        partitions: status.partitions.len(),
+        partitions_leaderless: leaderless.len(),
+        partitions_under_replicated: under_replicated.len(),
+    }
+}
+
+fn count_of(partitions: usize) -> String {
+    format!("{partitions} partition{}", if partitions == 1 { "" } else { "s" })
+}
+
+fn names(partitions: &[&PartitionView]) -> String {
+    let mut names: Vec<String> = partitions
+        .iter()
+        .take(PARTITIONS_NAMED_MAX)
+        .map(|partition| format!("{}/{}", partition.topic, partition.partition))
+        .collect();
+    if partitions.len() > PARTITIONS_NAMED_MAX {
+        names.push(format!("and {} more", partitions.len() - PARTITIONS_NAMED_MAX));
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::status::NodeView;
+    use super::*;
+
+    fn healthy() -> NodeStatus {
+        NodeStatus {
+            is_serving: true,
+            controller: Some(1),
+            nodes: vec![NodeView { node: 1, is_reachable: true, ..NodeView::default() }],
+            partitions: vec![PartitionView {
+                topic: "t".to_owned(),
+                leader: Some(1),
+                replicas: vec![1, 2],
+                in_sync: vec![1, 2],
+                ..PartitionView::default()
+            }],
+            ..NodeStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_healthy_cluster_has_no_reasons() {
+        let health = cluster_health(&healthy());
+        assert!(health.healthy);
+        assert_eq!(health.reasons, Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_trouble_is_named() {
+        type Break = fn(&mut NodeStatus);
+        let cases: [(Break, bool, &str); 6] = [
+            (|s| s.partitions[0].leader = None, false, "1 partition without a leader: t/0"),
+            (|s| s.controller = None, false, "the controller has no leader"),
+            (|s| s.is_isolated = true, false, "the node hears no majority of its cluster"),
+            (|s| s.disk_failure = Some("I/O error".to_owned()), false, "the disk failed: I/O error"),
+            (|s| s.nodes[0].is_reachable = false, true, "node 1 () is unreachable"),
+            (
+                |s| s.partitions[0].in_sync = vec![1],
+                true,
+                "1 partition with replicas out of sync: t/0",
+            ),
+        ];
+        for (break_it, stays_healthy, reason) in cases {
+            let mut status = healthy();
+            break_it(&mut status);
+            let health = cluster_health(&status);
+            assert_eq!(health.healthy, stays_healthy, "{reason}");
+            assert_eq!(health.reasons, [reason]);
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_not_joined_is_not_ready() {
+        let readiness = readiness(&NodeStatus::default());
+        assert!(!readiness.ready);
+        assert_eq!(readiness.reasons, ["the node has not joined its cluster yet"]);
+    }
+}

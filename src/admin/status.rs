@@ -1,0 +1,160 @@
+//! What a node knows about itself and its cluster at one moment, for metrics and health.
+//!
+//! Plain data: the node fills it, the admin port prints it. Everything defaults to "nothing yet",
+//! so a node that has just started can answer too.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::histogram::Histogram;
+
+/// One node's state and counters. Counters count from the start of the process.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NodeStatus {
+    /// This node's id; `None` before the cluster gave it one.
+    pub node: Option<i32>,
+    /// The cluster's id; `None` before it has formed.
+    pub cluster_id: Option<String>,
+    /// Seconds since the process started.
+    pub uptime_seconds: f64,
+    /// It has joined its cluster and answers clients.
+    pub is_serving: bool,
+    /// It is on its way out: leaderships are being handed over.
+    pub is_stopping: bool,
+    /// It hears no majority of its cluster.
+    pub is_isolated: bool,
+    /// Why the disk takes nothing more: a flush failed. Never recovers within a process.
+    pub disk_failure: Option<String>,
+    /// The node that leads the controller, if known.
+    pub controller: Option<i32>,
+    /// All nodes of the cluster, this one too.
+    pub nodes: Vec<NodeView>,
+    /// All partitions of the cluster as this node's metadata shows them.
+    pub partitions: Vec<PartitionView>,
+    pub kafka: KafkaStatus,
+    pub raft: RaftStatus,
+    pub storage: StorageStatus,
+    /// One per shard, in order.
+    pub shards: Vec<ShardStatus>,
+}
+
+/// A member of the cluster as this node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeView {
+    pub node: i32,
+    /// Where clients reach it: `host:port`.
+    pub kafka: String,
+    /// Where other nodes reach it.
+    pub rpc: String,
+    /// Its admin port, unless it is off.
+    pub admin: Option<String>,
+    pub rack: Option<String>,
+    /// The failure detector hears it.
+    pub is_reachable: bool,
+}
+
+/// A partition of the cluster. What only its replicas know is `None` elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PartitionView {
+    pub topic: String,
+    pub partition: i32,
+    pub leader: Option<i32>,
+    pub leader_epoch: i32,
+    /// Nodes, the preferred leader first.
+    pub replicas: Vec<i32>,
+    pub in_sync: Vec<i32>,
+    /// The replica on this node, if there is one.
+    pub local: Option<LocalReplica>,
+}
+
+/// The replica of a partition on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LocalReplica {
+    pub is_leader: bool,
+    /// It sleeps: no ticks until somebody needs it.
+    pub is_hibernating: bool,
+    /// It lost data and neither votes nor leads until it has refetched it.
+    pub is_damaged: bool,
+    pub log_start_offset: i64,
+    pub high_watermark: i64,
+    pub log_end_offset: i64,
+    pub size_bytes: u64,
+}
+
+/// What clients asked for.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct KafkaStatus {
+    /// Open client connections.
+    pub connections: u64,
+    /// By API name ("Produce").
+    pub apis: BTreeMap<String, ApiStatus>,
+    pub records_produced: u64,
+    pub bytes_produced: u64,
+    pub records_fetched: u64,
+    pub bytes_fetched: u64,
+}
+
+/// What became of the requests of one API.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ApiStatus {
+    /// Answered requests by error name; "NONE" is success.
+    pub requests: BTreeMap<String, u64>,
+    /// From the last byte of a request to the first of its answer.
+    pub seconds: Histogram,
+}
+
+/// Replication on this node.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RaftStatus {
+    /// Replicas on this node, the controller's too.
+    pub replicas: u64,
+    /// Of those, how many lead.
+    pub leaders: u64,
+    /// Of those, how many sleep.
+    pub hibernating: u64,
+    /// Elections and transfers seen by replicas on this node.
+    pub leadership_changes: u64,
+    /// Heartbeats sent between node pairs.
+    pub heartbeats: u64,
+    /// From proposal to applied, on leaders.
+    pub commit_seconds: Histogram,
+}
+
+/// The node's disk.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct StorageStatus {
+    pub append_seconds: Histogram,
+    /// One flush turn of a shard.
+    pub flush_seconds: Histogram,
+    /// Bytes in logs and journals.
+    pub bytes: u64,
+    pub bytes_appended: u64,
+    pub disk_free_bytes: u64,
+    /// Damage found in logs, indices, journals or votes.
+    pub corruptions: u64,
+}
+
+/// One shard of the node.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ShardStatus {
+    /// Part of the time that its thread worked, 0 to 1, since the last status.
+    pub busy_ratio: f64,
+    /// Messages waiting from other shards.
+    pub mailbox_depth: u64,
+    pub partitions: u64,
+}
+
+impl NodeStatus {
+    /// Partitions without a leader.
+    pub fn leaderless(&self) -> impl Iterator<Item = &PartitionView> {
+        self.partitions.iter().filter(|partition| partition.leader.is_none())
+    }
+
+    /// Partitions with a leader and fewer replicas in sync than they have.
+    pub fn under_replicated(&self) -> impl Iterator<Item = &PartitionView> {
+        self.partitions.iter().filter(|partition| {
+            partition.leader.is_some() && partition.in_sync.len() < partition.replicas.len()
+        })
+    }
+}

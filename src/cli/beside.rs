@@ -1,0 +1,23 @@
+//! Blocking work beside an async command: a thread of its own and a promise of its result.
+
+use std::io;
+
+use corduroy_env::Env;
+use tokio::sync::oneshot;
+
+/// Runs `work` on a thread named `name`. The receiver ends without a value if the work panics.
+///
+/// # Errors
+/// The operating system's, if it has no thread to give.
+pub fn beside<T: Send + 'static>(
+    env: &Env,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<oneshot::Receiver<T>> {
+    let (done_tx, done_rx) = oneshot::channel();
+    env.spawn_thread(name, move || {
+        // Nobody waits any more where a signal came first: the process is about to end.
+        let _ = done_tx.send(work());
+    })?;
+    Ok(done_rx)
+}

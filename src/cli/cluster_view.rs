@@ -1,0 +1,242 @@
+//! What `cluster status`, `cluster nodes` and `cluster health` print.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::output::{Align, Grid, plural};
+
+/// A row of `cluster nodes`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeRow {
+    pub node: i32,
+    /// Where clients reach it.
+    pub address: String,
+    pub rack: Option<String>,
+    pub controller: bool,
+    /// Its admin port; `None` where it does not tell or has none.
+    pub admin: Option<String>,
+    /// It answers us.
+    pub reachable: bool,
+    /// Partitions that it leads.
+    pub leaders: usize,
+    /// Replicas that it holds.
+    pub replicas: usize,
+}
+
+/// The table of `cluster nodes`.
+pub fn nodes_text(nodes: &[NodeRow]) -> String {
+    let mut grid = Grid::new(&[
+        ("NODE", Align::Right),
+        ("ADDRESS", Align::Left),
+        ("RACK", Align::Left),
+        ("STATE", Align::Left),
+        ("LEADERS", Align::Right),
+        ("REPLICAS", Align::Right),
+        ("ADMIN", Align::Left),
+    ]);
+    for node in nodes {
+        let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let state = match (node.reachable, node.controller) {
+            (false, _) => "unreachable",
+            (true, true) => "controller",
+            (true, false) => "up",
+        };
+        grid.row([
+            node.node.to_string(),
+            node.address.clone(),
+            dash(&node.rack),
+            state.to_owned(),
+            node.leaders.to_string(),
+            node.replicas.to_string(),
+            dash(&node.admin),
+        ]);
+    }
+    grid.render()
+}
+
+/// The answer of `cluster health`: derived from metadata alone, so that it works on any cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HealthView {
+    /// There is a controller and every partition has a leader.
+    pub healthy: bool,
+    pub reasons: Vec<String>,
+    pub nodes: usize,
+    pub topics: usize,
+    pub partitions: usize,
+    pub leaderless: Vec<String>,
+    pub under_replicated: Vec<String>,
+}
+
+/// What a partition says about its health.
+#[derive(Clone, Debug)]
+pub struct PartitionHealth {
+    pub name: String,
+    pub has_leader: bool,
+    pub replicas: usize,
+    pub in_sync: usize,
+}
+
+/// The most partitions that a reason names one by one.
+const NAMED_MAX: usize = 10;
+
+impl HealthView {
+    /// Judges the metadata of a cluster.
+    pub fn judge(
+        nodes: usize,
+        topics: usize,
+        has_controller: bool,
+        partitions: &[PartitionHealth],
+    ) -> HealthView {
+        let names = |pick: fn(&PartitionHealth) -> bool| -> Vec<String> {
+            partitions.iter().filter(|p| pick(p)).map(|p| p.name.clone()).collect()
+        };
+        let leaderless = names(|p| !p.has_leader);
+        let under_replicated = names(|p| p.has_leader && p.in_sync < p.replicas);
+        let mut reasons = Vec::new();
+        if !has_controller {
+            reasons.push("the controller has no leader".to_owned());
+        }
+        if !leaderless.is_empty() {
+            reasons.push(format!("without a leader: {}", some_of(&leaderless)));
+        }
+        if !under_replicated.is_empty() {
+            reasons.push(format!("replicas out of sync: {}", some_of(&under_replicated)));
+        }
+        HealthView {
+            healthy: has_controller && leaderless.is_empty(),
+            reasons,
+            nodes,
+            topics,
+            partitions: partitions.len(),
+            leaderless,
+            under_replicated,
+        }
+    }
+
+    /// The answer for people.
+    pub fn text(&self) -> String {
+        let verdict = match (self.healthy, self.reasons.is_empty()) {
+            (true, true) => "healthy",
+            (true, false) => "healthy, degraded",
+            (false, _) => "unhealthy",
+        };
+        let count = |count: usize, one: &str, many: &str| plural(count as u64, one, many);
+        let mut text = format!(
+            "{verdict}: {}, {}, {}\n",
+            count(self.nodes, "node", "nodes"),
+            count(self.topics, "topic", "topics"),
+            count(self.partitions, "partition", "partitions"),
+        );
+        for reason in &self.reasons {
+            // Writing to a String can't fail.
+            let _ = writeln!(text, "  {reason}");
+        }
+        text
+    }
+}
+
+fn some_of(names: &[String]) -> String {
+    let mut text = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED_MAX {
+        // Writing to a String can't fail.
+        let _ = write!(text, " and {} more", names.len() - NAMED_MAX);
+    }
+    text
+}
+
+/// The answer of `cluster status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StatusView {
+    pub cluster_id: Option<String>,
+    pub controller: Option<i32>,
+    pub health: HealthView,
+    pub nodes: Vec<NodeRow>,
+}
+
+impl StatusView {
+    /// The answer for people.
+    pub fn text(&self) -> String {
+        let cluster_id = self.cluster_id.as_deref().unwrap_or("unknown");
+        let controller =
+            self.controller.map_or_else(|| "none".to_owned(), |node| format!("node {node}"));
+        format!(
+            "cluster     {cluster_id}\ncontroller  {controller}\n{}\n{}",
+            self.health.text(),
+            nodes_text(&self.nodes)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn partition(name: &str, has_leader: bool, in_sync: usize) -> PartitionHealth {
+        PartitionHealth { name: name.to_owned(), has_leader, replicas: 3, in_sync }
+    }
+
+    #[test]
+    fn only_a_missing_leader_is_unhealthy() {
+        let well = HealthView::judge(3, 1, true, &[partition("t/0", true, 3)]);
+        assert!(well.healthy && well.reasons.is_empty());
+        let degraded = HealthView::judge(3, 1, true, &[partition("t/0", true, 2)]);
+        assert!(degraded.healthy);
+        assert_eq!(degraded.reasons, ["replicas out of sync: t/0"]);
+        let ill = HealthView::judge(3, 1, true, &[partition("t/0", false, 0)]);
+        assert!(!ill.healthy);
+        assert_eq!(ill.reasons, ["without a leader: t/0"]);
+        assert!(!HealthView::judge(3, 0, false, &[]).healthy);
+    }
+
+    #[test]
+    fn a_long_list_is_cut() {
+        let partitions: Vec<_> =
+            (0..12).map(|number| partition(&format!("t/{number}"), false, 0)).collect();
+        let health = HealthView::judge(1, 1, true, &partitions);
+        assert!(health.reasons[0].ends_with("t/9 and 2 more"), "{:?}", health.reasons);
+        assert_eq!(health.leaderless.len(), 12);
+    }
+
+    #[test]
+    fn the_status_for_people() {
+        let status = StatusView {
+            cluster_id: Some("c".to_owned()),
+            controller: Some(1),
+            health: HealthView::judge(2, 1, true, &[partition("t/0", true, 2)]),
+            nodes: vec![
+                NodeRow {
+                    node: 1,
+                    address: "127.0.0.1:9092".to_owned(),
+                    rack: None,
+                    controller: true,
+                    admin: Some("127.0.0.1:9644".to_owned()),
+                    reachable: true,
+                    leaders: 1,
+                    replicas: 1,
+                },
+                NodeRow {
+                    node: 2,
+                    address: "127.0.0.1:9093".to_owned(),
+                    rack: Some("r1".to_owned()),
+                    controller: false,
+                    admin: None,
+                    reachable: false,
+                    leaders: 0,
+                    replicas: 1,
+                },
+            ],
+        };
+        let expected = "\
+cluster     c
+controller  node 1
+healthy, degraded: 2 nodes, 1 topic, 1 partition
+  replicas out of sync: t/0
+
+NODE  ADDRESS         RACK  STATE        LEADERS  REPLICAS  ADMIN
+   1  127.0.0.1:9092  -     controller         1         1  127.0.0.1:9644
+   2  127.0.0.1:9093  r1    unreachable        0         1  -
+";
+        assert_eq!(status.text(), expected);
+    }
+}

@@ -1,0 +1,200 @@
+//! Configuration as typed values, for the code that acts on it.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::effective::{Facts, cluster_value, topic_value};
+use super::key::list_items;
+use super::table;
+
+/// Whose clock stamps a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimestampType {
+    /// The producer's.
+    CreateTime,
+    /// The leader's, when it appends.
+    LogAppendTime,
+}
+
+/// What happens to old records. At least one of the two is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CleanupPolicy {
+    /// Old segments are deleted.
+    pub delete: bool,
+    /// Records are compacted by key.
+    pub compact: bool,
+}
+
+/// The settings of one topic that code acts on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicConfigs {
+    /// `cleanup.policy`
+    pub cleanup_policy: CleanupPolicy,
+    /// `index.interval.bytes`
+    pub index_interval_bytes: u32,
+    /// `max.message.bytes`: the largest batch as received.
+    pub max_message_bytes: usize,
+    /// `message.timestamp.after.max.ms`
+    pub timestamp_after_max_ms: i64,
+    /// `message.timestamp.before.max.ms`
+    pub timestamp_before_max_ms: i64,
+    /// `message.timestamp.type`
+    pub timestamp_type: TimestampType,
+    /// `min.insync.replicas`
+    pub min_insync_replicas: usize,
+    /// `retention.bytes`; -1 keeps everything.
+    pub retention_bytes: i64,
+    /// `retention.ms`; -1 keeps everything.
+    pub retention_ms: i64,
+    /// `segment.bytes`
+    pub segment_bytes: u32,
+    /// `segment.ms`
+    pub segment_ms: i64,
+}
+
+impl TopicConfigs {
+    /// Resolves a topic's own settings over the cluster's over the defaults.
+    ///
+    /// Values were checked when they were stored. One that no longer parses counts as unset.
+    pub fn resolve(
+        topic: &BTreeMap<String, String>,
+        cluster: &BTreeMap<String, String>,
+        replication_factor: usize,
+    ) -> TopicConfigs {
+        let facts = Facts {
+            nodes: replication_factor,
+            replication_factor,
+        };
+        let text = |name: &str| {
+            table::topic_key(name)
+                .and_then(|key| topic_value(key, topic, cluster, facts).value)
+                .unwrap_or_default()
+        };
+        let policy = text("cleanup.policy");
+        let policies = list_items(&policy);
+        let compact = policies.contains(&"compact");
+        let timestamp_type = match text("message.timestamp.type").as_str() {
+            "LogAppendTime" => TimestampType::LogAppendTime,
+            _ => TimestampType::CreateTime,
+        };
+        TopicConfigs {
+            cleanup_policy: CleanupPolicy {
+                delete: policies.contains(&"delete") || !compact,
+                compact,
+            },
+            index_interval_bytes: number(&text("index.interval.bytes"), 4096),
+            max_message_bytes: number(&text("max.message.bytes"), 1_048_588),
+            timestamp_after_max_ms: number(&text("message.timestamp.after.max.ms"), 3_600_000),
+            timestamp_before_max_ms: number(&text("message.timestamp.before.max.ms"), i64::MAX),
+            timestamp_type,
+            min_insync_replicas: number(&text("min.insync.replicas"), 1),
+            retention_bytes: number(&text("retention.bytes"), -1),
+            retention_ms: number(&text("retention.ms"), -1),
+            segment_bytes: number(&text("segment.bytes"), 1 << 30),
+            segment_ms: number(&text("segment.ms"), 604_800_000),
+        }
+    }
+}
+
+/// The cluster's settings that code acts on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterConfigs {
+    /// `auto.create.topics.enable`
+    pub auto_create_topics: bool,
+    /// `num.partitions`
+    pub num_partitions: i32,
+    /// `default.replication.factor`
+    pub default_replication_factor: usize,
+    /// `replica.lag.time.max.ms`
+    pub replica_lag_time_max: Duration,
+    /// `delete.topic.enable`
+    pub delete_topics: bool,
+    /// `producer.id.expiration.ms`
+    pub producer_expiration_ms: i64,
+    /// `transaction.max.timeout.ms`
+    pub transaction_max_timeout_ms: i32,
+}
+
+impl ClusterConfigs {
+    /// Resolves the cluster's settings over the defaults for a cluster of `nodes` nodes.
+    pub fn resolve(cluster: &BTreeMap<String, String>, nodes: usize) -> ClusterConfigs {
+        let facts = Facts {
+            nodes,
+            replication_factor: nodes.clamp(1, 3),
+        };
+        let text = |name: &str| {
+            table::cluster_key(name)
+                .and_then(|key| cluster_value(key, cluster, facts).value)
+                .unwrap_or_default()
+        };
+        ClusterConfigs {
+            auto_create_topics: number(&text("auto.create.topics.enable"), true),
+            num_partitions: number(&text("num.partitions"), 4),
+            default_replication_factor: number(&text("default.replication.factor"), 1),
+            replica_lag_time_max: Duration::from_millis(number(
+                &text("replica.lag.time.max.ms"),
+                30_000,
+            )),
+            delete_topics: number(&text("delete.topic.enable"), true),
+            producer_expiration_ms: number(&text("producer.id.expiration.ms"), 86_400_000),
+            transaction_max_timeout_ms: number(&text("transaction.max.timeout.ms"), 900_000),
+        }
+    }
+}
+
+fn number<T: FromStr>(text: &str, otherwise: T) -> T {
+    text.parse().unwrap_or(otherwise)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_the_table() {
+        let none = BTreeMap::new();
+        let topic = TopicConfigs::resolve(&none, &none, 3);
+        assert_eq!(topic.min_insync_replicas, 2);
+        assert_eq!(topic.retention_bytes, -1);
+        assert_eq!(topic.retention_ms, 604_800_000);
+        assert_eq!(
+            topic.cleanup_policy,
+            CleanupPolicy {
+                delete: true,
+                compact: false
+            }
+        );
+        let cluster = ClusterConfigs::resolve(&none, 2);
+        assert_eq!(cluster.num_partitions, 4);
+        assert_eq!(cluster.default_replication_factor, 2);
+        assert_eq!(cluster.replica_lag_time_max, Duration::from_secs(30));
+        assert!(cluster.auto_create_topics);
+    }
+
+    #[test]
+    fn settings_reach_the_typed_values() {
+        let topic: BTreeMap<String, String> = [
+            ("cleanup.policy", "compact"),
+            ("message.timestamp.type", "LogAppendTime"),
+            ("retention.ms", "-1"),
+            ("segment.bytes", "65536"),
+        ]
+        .into_iter()
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect();
+        let cluster = BTreeMap::from([("message.max.bytes".to_owned(), "2000".to_owned())]);
+        let got = TopicConfigs::resolve(&topic, &cluster, 1);
+        assert_eq!(
+            got.cleanup_policy,
+            CleanupPolicy {
+                delete: false,
+                compact: true
+            }
+        );
+        assert_eq!(got.timestamp_type, TimestampType::LogAppendTime);
+        assert_eq!(got.retention_ms, -1);
+        assert_eq!(got.segment_bytes, 65_536);
+        assert_eq!(got.max_message_bytes, 2000);
+    }
+}

@@ -1,0 +1,115 @@
+//! Decisions on nodes: forming, joining, leaving.
+
+use std::collections::BTreeMap;
+
+use corduroy_protocol::ErrorCode;
+
+use super::Verdict;
+use crate::controller::records::{Change, NodeRecord};
+use crate::controller::requests::{NodeClaim, NodeGrant, Reply};
+use crate::controller::state::ControllerState;
+
+/// The founders' cluster; asked again it is there already.
+pub(super) fn form(
+    state: &ControllerState,
+    cluster_id: [u8; 16],
+    nodes: &[NodeRecord],
+    configs: &BTreeMap<String, String>,
+) -> Verdict {
+    if state.cluster_id().is_some() {
+        return Verdict::Answer(Reply::Done);
+    }
+    let mut changes = vec![Change::ClusterFormed { cluster_id }];
+    changes.extend(nodes.iter().cloned().map(Change::NodeRegistered));
+    changes.extend(configs.iter().map(|(name, value)| Change::ClusterConfigChanged {
+        name: name.clone(),
+        value: Some(value.clone()),
+    }));
+    Verdict::Commit { changes, reply: Reply::Done }
+}
+
+/// A node joins or announces itself again. Law: an id belongs to one uuid for good.
+pub(super) fn register(state: &ControllerState, claim: &NodeClaim) -> Verdict {
+    let record = match (state.node_of(&claim.uuid), claim.node) {
+        (Some(known), Some(claimed)) if claimed != known.id => {
+            return Verdict::refuse(
+                ErrorCode::InvalidRequest,
+                format!(
+                    "cannot join as node {claimed}: this data directory belongs to node {known}\n  \
+                     help    start with --node-id {known}, or give node {claimed} a --data-dir of \
+                     its own",
+                    known = known.id
+                ),
+            );
+        }
+        (Some(known), _) => claim.record(known.id, known.controller_replica),
+        (None, Some(claimed)) => match refuse_id(state, claimed) {
+            Some(refusal) => return refusal,
+            None => claim.record(claimed, state.next_replica()),
+        },
+        (None, None) => claim.record(state.next_node(), state.next_replica()),
+    };
+    let mut nodes = state.nodes().clone();
+    let known = nodes.insert(record.id, record.clone());
+    let grant = NodeGrant {
+        node: record.id,
+        controller_replica: record.controller_replica,
+        cluster_id: state.cluster_id().unwrap_or_default(),
+        nodes: nodes.into_values().collect(),
+    };
+    let changes = match known {
+        Some(known) if known == record => Vec::new(),
+        _ => vec![Change::NodeRegistered(record)],
+    };
+    Verdict::of(changes, Reply::Node(grant))
+}
+
+/// Why an unknown data directory cannot have this id.
+fn refuse_id(state: &ControllerState, claimed: i32) -> Option<Verdict> {
+    let fresh = state.next_node();
+    if claimed < 0 {
+        return Some(Verdict::refuse(
+            ErrorCode::InvalidRequest,
+            format!("cannot join as node {claimed}: a node id is 0 or more"),
+        ));
+    }
+    if state.is_burnt(claimed) {
+        return Some(Verdict::refuse(
+            ErrorCode::DuplicateBrokerRegistration,
+            format!(
+                "cannot join as node {claimed}: that node was decommissioned, and ids never \
+                 return\n  help    start with --node-id {fresh}, or without --node-id"
+            ),
+        ));
+    }
+    let owner = state.nodes().get(&claimed)?;
+    let uuid = uuid::Uuid::from_bytes(owner.uuid);
+    Some(Verdict::refuse(
+        ErrorCode::DuplicateBrokerRegistration,
+        format!(
+            "cannot join as node {claimed}: that id belongs to another data directory\n  \
+             found   node {claimed} = {uuid} at {rpc}\n  \
+             help    if that disk is lost, run `corduroy cluster decommission {claimed}`; start \
+             this node with a fresh id: --node-id {fresh}, or without --node-id",
+            rpc = owner.rpc
+        ),
+    ))
+}
+
+/// A node leaves for good, if nothing lives on it.
+pub(super) fn remove(state: &ControllerState, node: i32) -> Verdict {
+    if !state.nodes().contains_key(&node) {
+        return Verdict::refuse(
+            ErrorCode::BrokerIdNotRegistered,
+            format!("there is no node {node}"),
+        );
+    }
+    let replicas = state.replicas_on(node);
+    if replicas > 0 {
+        return Verdict::refuse(
+            ErrorCode::InvalidRequest,
+            format!("node {node} still holds {replicas} replicas; move them away first"),
+        );
+    }
+    Verdict::Commit { changes: vec![Change::NodeRemoved { node }], reply: Reply::Done }
+}

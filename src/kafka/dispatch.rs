@@ -1,0 +1,95 @@
+//! Which handler serves which request. What fixes the order of appends happens before
+//! [`start`] returns; the rest runs while the next request is read.
+
+use std::io;
+
+use bytes::Bytes;
+use corduroy_protocol::{
+    Request, RequestError, RequestHeader, Response, api_versions_fallback, decode_request,
+    encode_response,
+};
+
+use super::connection::{Reply, ReplyFuture};
+use super::context::KafkaContext;
+use super::{
+    api_versions, cluster, configs, fetch, metadata, offsets, produce, producer_ids, topics,
+};
+
+/// Begins to serve one frame. An error closes the connection: what the client sent cannot be
+/// answered (Kafka does the same).
+pub async fn start(context: &KafkaContext, frame: Bytes) -> io::Result<(i16, ReplyFuture)> {
+    let (header, request) = match decode_request(frame) {
+        Ok(decoded) => decoded,
+        Err(RequestError::UnsupportedVersion { header })
+            if header.api_key == api_versions::API_KEY =>
+        {
+            // KIP-511: answered in the layout that every client can read.
+            let frame = api_versions_fallback(&header);
+            return Ok((header.api_key, now(Reply::Frame(vec![frame]))));
+        }
+        Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
+    };
+    let api_key = header.api_key;
+    let ctx = context.clone();
+    let reply: ReplyFuture = match request {
+        Request::Produce(request) => produce::start(ctx, header, request).await,
+        Request::Fetch(request) => fetch::start(ctx, header, request),
+        Request::ApiVersions(request) => {
+            let response = api_versions::answer(&header, &request);
+            now(encoded(&header, &Response::ApiVersions(response)))
+        }
+        Request::Metadata(request) => Box::pin(async move {
+            let response = metadata::answer(&ctx, &header, request).await;
+            encoded(&header, &Response::Metadata(response))
+        }),
+        Request::ListOffsets(request) => Box::pin(async move {
+            let response = offsets::list_offsets(&ctx, &header, request).await;
+            encoded(&header, &Response::ListOffsets(response))
+        }),
+        Request::OffsetForLeaderEpoch(request) => Box::pin(async move {
+            let response = offsets::offset_for_leader_epoch(&ctx, &header, request).await;
+            encoded(&header, &Response::OffsetForLeaderEpoch(response))
+        }),
+        Request::InitProducerId(request) => Box::pin(async move {
+            let response = producer_ids::init_producer_id(&ctx, &header, request).await;
+            encoded(&header, &Response::InitProducerId(response))
+        }),
+        Request::CreateTopics(request) => Box::pin(async move {
+            let response = topics::create_topics(&ctx, &header, request).await;
+            encoded(&header, &Response::CreateTopics(response))
+        }),
+        Request::DeleteTopics(request) => Box::pin(async move {
+            let response = topics::delete_topics(&ctx, &header, request).await;
+            encoded(&header, &Response::DeleteTopics(response))
+        }),
+        Request::CreatePartitions(request) => Box::pin(async move {
+            let response = topics::create_partitions(&ctx, &header, request).await;
+            encoded(&header, &Response::CreatePartitions(response))
+        }),
+        Request::DescribeConfigs(request) => Box::pin(async move {
+            let response = configs::describe_configs(&ctx, &header, request).await;
+            encoded(&header, &Response::DescribeConfigs(response))
+        }),
+        Request::IncrementalAlterConfigs(request) => Box::pin(async move {
+            let response = configs::incremental_alter_configs(&ctx, &header, request).await;
+            encoded(&header, &Response::IncrementalAlterConfigs(response))
+        }),
+        Request::DescribeCluster(request) => Box::pin(async move {
+            let response = cluster::describe_cluster(&ctx, &header, request).await;
+            encoded(&header, &Response::DescribeCluster(response))
+        }),
+    };
+    Ok((api_key, reply))
+}
+
+/// A response as a reply; one that cannot be encoded closes the connection.
+pub fn encoded(header: &RequestHeader, response: &Response) -> Reply {
+    match encode_response(header, response) {
+        Ok(frame) => Reply::Frame(vec![frame]),
+        Err(error) => Reply::Close(format!("a response could not be encoded: {error}")),
+    }
+}
+
+fn now(reply: Reply) -> ReplyFuture {
+    Box::pin(std::future::ready(reply))
+}

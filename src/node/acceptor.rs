@@ -1,0 +1,117 @@
+//! Hands connections to shards: clients in turn, peers to the shard they ask for.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corduroy_env::{Env, Listener, Stream};
+use corduroy_raft::{FailureDetector, Purpose, read_hello, serve_anonymous};
+use tracing::{debug, warn};
+
+use super::boot::CallAnswer;
+use crate::shard::{ShardHandle, ShardMessage};
+
+/// Pause after a failed accept: most often the process is out of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Accepts clients for ever; each goes to the next shard.
+pub async fn accept_clients(env: Env, listener: Listener, handles: Vec<ShardHandle>) {
+    let next = Cell::new(0usize);
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "a client's connection could not be accepted");
+                env.sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let turn = next.replace(next.get().wrapping_add(1));
+        let Some(handle) = handles.get(turn % handles.len().max(1)) else { return };
+        match stream.into_std() {
+            Ok(stream) => {
+                if handle.send(ShardMessage::Client(stream)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => warn!(%error, "a client's connection could not be handed over"),
+        }
+    }
+}
+
+/// What the peers' acceptor hands connections to, once it exists.
+#[derive(Clone, Default)]
+pub struct PeerTargets {
+    inner: Rc<PeerTargetsInner>,
+}
+
+#[derive(Default)]
+struct PeerTargetsInner {
+    handles: std::cell::RefCell<Vec<ShardHandle>>,
+    detector: std::cell::RefCell<Option<FailureDetector>>,
+    answer: std::cell::RefCell<Option<CallAnswer>>,
+}
+
+impl PeerTargets {
+    /// Who answers calls from peers without an id.
+    pub fn set_answer(&self, answer: CallAnswer) {
+        *self.inner.answer.borrow_mut() = Some(answer);
+    }
+
+    /// The shards and the failure detector, once the node has an id.
+    pub fn set_members(&self, handles: Vec<ShardHandle>, detector: FailureDetector) {
+        *self.inner.handles.borrow_mut() = handles;
+        *self.inner.detector.borrow_mut() = Some(detector);
+    }
+}
+
+/// Accepts peers for ever.
+pub async fn accept_peers(env: Env, listener: Listener, targets: PeerTargets) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, addr)) => {
+                let targets = targets.clone();
+                env.spawn_local(async move {
+                    if let Err(error) = take_peer(stream, targets).await {
+                        debug!(%addr, %error, "a peer's connection was refused");
+                    }
+                });
+            }
+            Err(error) => {
+                warn!(%error, "a peer's connection could not be accepted");
+                env.sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+async fn take_peer(mut stream: Stream, targets: PeerTargets) -> Result<(), String> {
+    let hello = read_hello(&mut stream).await.map_err(|error| error.to_string())?;
+    match hello.purpose {
+        Purpose::Anonymous => {
+            let answer = targets.inner.answer.borrow().clone();
+            let answer = answer.ok_or("this node is not ready to answer")?;
+            serve_anonymous(stream, hello, move |request| answer(request))
+                .await
+                .map_err(|error| error.to_string())
+        }
+        Purpose::Detector => {
+            let detector = targets.inner.detector.borrow().clone();
+            detector.ok_or("this node has no id yet")?.adopt(stream, hello);
+            Ok(())
+        }
+        Purpose::Peer => {
+            let handle = {
+                let handles = targets.inner.handles.borrow();
+                let count = handles.len().max(1);
+                handles.get(usize::from(hello.target_shard) % count).cloned()
+            };
+            let handle = handle.ok_or("this node has no id yet")?;
+            let stream = stream.into_std().map_err(|error| error.to_string())?;
+            handle
+                .send(ShardMessage::PeerStream(stream, hello))
+                .await
+                .map_err(|error| error.to_string())
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What a partition derives from its log: the high watermark, the producers, the log's start.
+//! The same on every replica, because it comes from applied entries alone.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use corduroy_raft::{ReplicaEvent, StateMachine};
+use corduroy_record::{LogIndex, Offset};
+use corduroy_storage::{AppliedBody, AppliedEntry};
+use tokio::sync::Notify;
+use tracing::error;
+
+use super::producers::ProducerTable;
+
+/// A decision of the leader that every replica follows, in the log as an internal entry.
+#[derive(Clone, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+pub enum PartitionCommand {
+    /// Records below `offset` are gone; entries below `index` may be purged (retention).
+    LogStart {
+        /// First log index that is kept.
+        index: u64,
+        /// First offset that can be read.
+        offset: i64,
+    },
+    /// Producers without a record since `horizon_ms` are forgotten (`producer.id.expiration.ms`).
+    ExpireProducers {
+        /// Record time in milliseconds.
+        horizon_ms: i64,
+    },
+}
+
+impl PartitionCommand {
+    /// The bytes of the internal entry.
+    pub fn encode(&self) -> Result<Bytes, rkyv::rancor::Error> {
+        rkyv::to_bytes::<rkyv::rancor::Error>(self).map(|b| Bytes::from(b.into_vec()))
+    }
+
+    /// Reads an internal entry; checked, because the bytes come from a disk.
+    pub fn decode(bytes: &[u8]) -> Result<PartitionCommand, rkyv::rancor::Error> {
+        let mut aligned = rkyv::util::AlignedVec::<16>::with_capacity(bytes.len());
+        aligned.extend_from_slice(bytes);
+        rkyv::from_bytes::<PartitionCommand, rkyv::rancor::Error>(&aligned)
+    }
+}
+
+/// The tables that travel in checkpoints and snapshots.
+#[derive(Clone, Debug, Default, PartialEq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+struct Tables {
+    producers: ProducerTable,
+    log_start: i64,
+    high_watermark: i64,
+}
+
+/// Wakes whoever waits for a partition to change: parked fetches, the partition's own task.
+#[derive(Clone, Default)]
+pub struct Changes {
+    waiters: Rc<RefCell<Vec<Rc<Notify>>>>,
+}
+
+impl Changes {
+    /// Registers `waiter` for the next change only.
+    pub fn register(&self, waiter: &Rc<Notify>) {
+        let mut waiters = self.waiters.borrow_mut();
+        if !waiters.iter().any(|w| Rc::ptr_eq(w, waiter)) {
+            waiters.push(waiter.clone());
+        }
+    }
+
+    /// Takes `waiter` off the list again.
+    pub fn forget(&self, waiter: &Rc<Notify>) {
+        self.waiters.borrow_mut().retain(|w| !Rc::ptr_eq(w, waiter));
+    }
+
+    /// Wakes all that registered.
+    pub fn wake(&self) {
+        if self.waiters.borrow().is_empty() {
+            return;
+        }
+        let waiters = std::mem::take(&mut *self.waiters.borrow_mut());
+        for waiter in waiters {
+            waiter.notify_one();
+        }
+    }
+}
+
+/// The applied state of one partition on this replica.
+///
+/// Law: `log_start <= high_watermark`; both only grow while the process lives, but for the
+/// installation of a snapshot, which may only move them forward as well.
+pub struct PartitionMachine {
+    producers: ProducerTable,
+    applied: LogIndex,
+    high_watermark: Offset,
+    log_start: Offset,
+    purge_target: Option<LogIndex>,
+    changes: Changes,
+    role_changed: Rc<Notify>,
+    stopped: Option<String>,
+}
+
+impl PartitionMachine {
+    /// An empty machine. `role_changed` is notified on every event of the replica.
+    pub fn new(changes: Changes, role_changed: Rc<Notify>) -> Self {
+        Self {
+            producers: ProducerTable::default(),
+            applied: LogIndex::new(0),
+            high_watermark: Offset::ZERO,
+            log_start: Offset::ZERO,
+            purge_target: None,
+            changes,
+            role_changed,
+            stopped: None,
+        }
+    }
+
+    /// The producers as of the last applied entry.
+    pub fn producers(&self) -> &ProducerTable {
+        &self.producers
+    }
+
+    /// Who waits for this partition to change.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// First offset that can be read.
+    pub fn log_start(&self) -> Offset {
+        self.log_start
+    }
+
+    /// End of what is committed and applied.
+    pub fn high_watermark(&self) -> Offset {
+        self.high_watermark
+    }
+
+    /// The index up to which entries may be purged, once per decision.
+    pub fn take_purge_target(&mut self) -> Option<LogIndex> {
+        self.purge_target.take()
+    }
+
+    /// Why the replica stopped, if it did.
+    pub fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
+    }
+
+    fn apply_command(&mut self, bytes: &[u8]) {
+        match PartitionCommand::decode(bytes) {
+            Ok(PartitionCommand::LogStart { index, offset }) => {
+                let offset = Offset::new(offset);
+                if offset > self.log_start && offset <= self.high_watermark {
+                    self.log_start = offset;
+                    self.purge_target = Some(LogIndex::new(index));
+                    self.role_changed.notify_one();
+                }
+            }
+            Ok(PartitionCommand::ExpireProducers { horizon_ms }) => {
+                self.producers.expire(horizon_ms);
+            }
+            Err(error) => error!(%error, "an internal entry of the log cannot be read; skipped"),
+        }
+    }
+}
+
+impl StateMachine for PartitionMachine {
+    fn apply(&mut self, entries: &[AppliedEntry]) {
+        for entry in entries {
+            let head = &entry.head;
+            match &entry.body {
+                AppliedBody::Batch(header) => {
+                    self.producers.apply(head.index, head.base_offset, header);
+                }
+                AppliedBody::Internal(bytes) => self.apply_command(bytes),
+                AppliedBody::Blank | AppliedBody::Membership(_) => {}
+            }
+            self.applied = head.index;
+            let end = head.base_offset.advance(head.records);
+            assert!(
+                end >= self.high_watermark,
+                "law: the high watermark never falls ({end} < {})",
+                self.high_watermark
+            );
+            self.high_watermark = end;
+        }
+        self.changes.wake();
+    }
+
+    fn tables(&self) -> Bytes {
+        let tables = Tables {
+            producers: self.producers.clone(),
+            log_start: self.log_start.get(),
+            high_watermark: self.high_watermark.get(),
+        };
+        match rkyv::to_bytes::<rkyv::rancor::Error>(&tables) {
+            Ok(bytes) => Bytes::from(bytes.into_vec()),
+            Err(error) => {
+                // Serialising plain maps of numbers into memory has no failing path of its own.
+                error!(%error, "the partition's tables cannot be encoded");
+                Bytes::new()
+            }
+        }
+    }
+
+    fn restore(&mut self, tables: Option<Bytes>) -> Result<(), String> {
+        let tables = match tables {
+            None => Tables::default(),
+            Some(bytes) => {
+                let mut aligned = rkyv::util::AlignedVec::<16>::with_capacity(bytes.len());
+                aligned.extend_from_slice(&bytes);
+                rkyv::from_bytes::<Tables, rkyv::rancor::Error>(&aligned)
+                    .map_err(|e| format!("the partition's saved tables cannot be read: {e}"))?
+            }
+        };
+        self.producers = tables.producers;
+        self.log_start = Offset::new(tables.log_start);
+        self.high_watermark = Offset::new(tables.high_watermark).max(self.high_watermark);
+        self.changes.wake();
+        Ok(())
+    }
+
+    fn event(&mut self, event: &ReplicaEvent) {
+        if let ReplicaEvent::Stopped(reason) = event {
+            self.stopped = Some(reason.to_string());
+        }
+        self.role_changed.notify_one();
+        self.changes.wake();
+    }
+}

@@ -1,0 +1,221 @@
+//! One partition's replica on its shard: leadership and order at the door, what clients may see.
+//!
+//! Produce: `produce.rs`. Fetch: `fetch.rs`. Offsets and epochs: `offsets.rs`. What the log
+//! decides for every replica: `machine.rs` and `producers.rs`.
+
+mod fetch;
+mod in_flight;
+mod machine;
+mod offsets;
+mod pending;
+mod produce;
+mod producers;
+mod retention;
+mod settings;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use corduroy_env::Env;
+use corduroy_protocol::ErrorCode;
+use corduroy_raft::{Replica, ReplicaView, Role};
+use corduroy_record::{GroupId, LeaderEpoch, NodeId, Offset, TopicPartition};
+use tokio::sync::Notify;
+
+pub use fetch::{FetchSpec, Fetched, Isolation};
+pub use machine::{Changes, PartitionCommand, PartitionMachine};
+pub use offsets::{EpochEnd, FoundOffset, OffsetTarget};
+pub use produce::{Acks, Produced, ProduceSpec};
+pub use producers::{BatchIdentity, ProducerTable, SequenceWindow, Verdict, judge};
+pub use settings::{PartitionSettings, TimestampType};
+
+use in_flight::InFlight;
+use produce::Waiting;
+
+/// Why a partition did not do what a client asked, in Kafka's words.
+#[derive(Clone, Debug)]
+pub struct PartitionError {
+    /// Kafka's error code.
+    pub code: ErrorCode,
+    /// One sentence for people; empty where the code says it all.
+    pub message: String,
+    /// Where to go instead (KIP-951), if known.
+    pub leader: Option<(NodeId, LeaderEpoch)>,
+}
+
+impl PartitionError {
+    /// An error with a sentence.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), leader: None }
+    }
+
+    /// The error of a node that does not host the partition.
+    pub fn code(code: ErrorCode) -> Self {
+        Self::new(code, "")
+    }
+}
+
+/// The four offsets of a partition, as clients know them.
+///
+/// Law: `log_start <= last_stable <= high_watermark <= log_end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    /// First offset that can be read.
+    pub log_start: Offset,
+    /// End of what a `read_committed` consumer sees. Equals the high watermark until
+    /// transactions exist.
+    pub last_stable: Offset,
+    /// End of what is committed and applied.
+    pub high_watermark: Offset,
+    /// End of the log.
+    pub log_end: Offset,
+}
+
+/// A partition's replica on this node. Lives on one shard; everyone else sends a message.
+pub struct Partition {
+    name: TopicPartition,
+    env: Env,
+    replica: Replica,
+    machine: Rc<RefCell<PartitionMachine>>,
+    settings: Cell<PartitionSettings>,
+    in_flight: RefCell<InFlight>,
+    waiting: RefCell<VecDeque<Waiting>>,
+    role_changed: Rc<Notify>,
+    news: Rc<Notify>,
+    closed: Cell<bool>,
+}
+
+impl Partition {
+    /// Wraps an opened replica. `machine` is the one that the replica applies to, `role_changed`
+    /// the one that it was made with; `news` is notified when the leadership may have changed.
+    pub fn new(
+        env: Env,
+        name: TopicPartition,
+        replica: Replica,
+        machine: Rc<RefCell<PartitionMachine>>,
+        settings: PartitionSettings,
+        role_changed: Rc<Notify>,
+        news: Rc<Notify>,
+    ) -> Rc<Partition> {
+        Rc::new(Partition {
+            name,
+            env,
+            replica,
+            machine,
+            settings: Cell::new(settings),
+            in_flight: RefCell::default(),
+            waiting: RefCell::default(),
+            role_changed,
+            news,
+            closed: Cell::new(false),
+        })
+    }
+
+    /// The partition as users name it.
+    pub fn name(&self) -> &TopicPartition {
+        &self.name
+    }
+
+    /// Its Raft group.
+    pub fn group(&self) -> GroupId {
+        self.replica.group()
+    }
+
+    /// Its replica.
+    pub fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> PartitionSettings {
+        self.settings.get()
+    }
+
+    /// Takes changed settings; segment sizes apply from the next segment on.
+    pub fn configure(&self, settings: PartitionSettings) {
+        if self.settings.replace(settings) != settings {
+            self.replica.log().set_config(settings.log_config());
+            self.role_changed.notify_one();
+        }
+    }
+
+    /// The four offsets.
+    pub fn watermarks(&self) -> Watermarks {
+        let machine = self.machine.borrow();
+        let (log_start, high_watermark) = (machine.log_start(), machine.high_watermark());
+        let log_end = self.replica.log().state().next_offset.max(high_watermark);
+        assert!(log_start <= high_watermark, "law: the log starts below its high watermark");
+        Watermarks { log_start, last_stable: high_watermark, high_watermark, log_end }
+    }
+
+    /// Voters that keep up, leader first; empty where this replica does not lead.
+    pub fn in_sync(&self) -> Vec<NodeId> {
+        self.replica
+            .in_sync(self.settings.get().replica_lag_max)
+            .into_iter()
+            .map(|(_, node)| node)
+            .collect()
+    }
+
+    /// Serves the partition until it is closed: whatever waits for leadership goes on when it
+    /// comes, and retention runs while this replica leads.
+    pub async fn run(self: Rc<Self>) {
+        let mut retention = tokio::time::interval(retention::CHECK_INTERVAL);
+        retention.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !self.closed.get() {
+            tokio::select! {
+                () = self.role_changed.notified() => {
+                    self.news.notify_one();
+                    self.drain_waiting();
+                    self.purge_decided().await;
+                }
+                _ = retention.tick() => self.check_retention(),
+            }
+        }
+        self.drain_waiting();
+    }
+
+    /// Ends [`Partition::run`]; whatever waits is answered with NOT_LEADER_OR_FOLLOWER.
+    pub fn close(&self) {
+        self.closed.set(true);
+        self.role_changed.notify_one();
+    }
+
+    /// Whether this replica leads and may serve: its own term's first entry is applied.
+    fn leading(&self, view: &ReplicaView) -> Result<bool, PartitionError> {
+        if self.closed.get() || view.role != Role::Leader {
+            return Err(self.not_leader(view));
+        }
+        Ok(view.leader_ready)
+    }
+
+    fn not_leader(&self, view: &ReplicaView) -> PartitionError {
+        let leader = view
+            .leader
+            .filter(|(replica, _)| *replica != self.replica.id())
+            .map(|(_, node)| (node, view.epoch));
+        let message = match (self.machine.borrow().stopped(), leader) {
+            (Some(reason), _) => format!("the replica of {} stopped: {reason}", self.name),
+            (None, Some((node, _))) => format!("node {node} leads {}", self.name),
+            (None, None) => format!("{} has no leader that this node knows", self.name),
+        };
+        PartitionError { code: ErrorCode::NotLeaderOrFollower, message, leader }
+    }
+
+    /// Kafka's check of a client's idea of the epoch (KIP-320); below 0 is "no idea".
+    fn check_epoch(&self, view: &ReplicaView, asked: LeaderEpoch) -> Result<(), PartitionError> {
+        let known = view.epoch;
+        if asked.get() < 0 || asked == known {
+            return Ok(());
+        }
+        let code = if asked > known {
+            ErrorCode::UnknownLeaderEpoch
+        } else {
+            ErrorCode::FencedLeaderEpoch
+        };
+        let leader = view.leader.map(|(_, node)| (node, known));
+        let message = format!("the leader epoch of {} is {known}, not {asked}", self.name);
+        Err(PartitionError { code, message, leader })
+    }
+}

@@ -1,0 +1,160 @@
+//! Retention: the leader decides where the log starts and replicates the decision, so that
+//! replicas agree (DESIGN section 6).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use corduroy_raft::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload};
+use corduroy_record::{LogIndex, Offset};
+use tracing::{debug, info, warn};
+
+use super::{Partition, PartitionCommand, PartitionSettings};
+
+/// How often a leader looks (`log.retention.check.interval.ms` is Kafka's 5 minutes; ours is
+/// cheap and reads no disk).
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What a segment tells retention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SegmentFacts {
+    pub first_index: LogIndex,
+    pub first_offset: Offset,
+    pub bytes: u64,
+    pub max_timestamp: i64,
+}
+
+/// Where the log should start, if later than it does: whole closed segments go, oldest first.
+pub(super) fn decide(
+    segments: &[SegmentFacts],
+    settings: &PartitionSettings,
+    now_ms: i64,
+) -> Option<(LogIndex, Offset)> {
+    if !settings.cleanup_delete {
+        return None;
+    }
+    let mut kept_bytes: u64 = segments.iter().map(|s| s.bytes).sum();
+    let mut start = None;
+    for pair in segments.windows(2) {
+        let [closed, next] = pair else { continue };
+        let too_old = settings
+            .retention_ms
+            .is_some_and(|limit| now_ms.saturating_sub(closed.max_timestamp) > limit);
+        let too_much = settings
+            .retention_bytes
+            .is_some_and(|limit| kept_bytes.saturating_sub(closed.bytes) >= limit);
+        if !too_old && !too_much {
+            break;
+        }
+        kept_bytes = kept_bytes.saturating_sub(closed.bytes);
+        start = Some((next.first_index, next.first_offset));
+    }
+    start
+}
+
+struct Quiet;
+
+impl ProposalObserver for Quiet {
+    fn finished(self: Box<Self>, outcome: ProposalOutcome) {
+        debug!(?outcome, "a retention decision came to its end");
+    }
+}
+
+impl Partition {
+    /// Looks at the closed segments and proposes a new log start where retention asks for one.
+    pub(super) fn check_retention(self: &Rc<Self>) {
+        let view = self.replica.view();
+        if !matches!(self.leading(&view), Ok(true)) {
+            return;
+        }
+        let segments: Vec<SegmentFacts> = self
+            .replica
+            .log()
+            .segment_boundaries()
+            .into_iter()
+            .map(|(first_index, first_offset, bytes, max_timestamp)| SegmentFacts {
+                first_index,
+                first_offset,
+                bytes,
+                max_timestamp,
+            })
+            .collect();
+        let Some((index, offset)) =
+            decide(&segments, &self.settings.get(), self.env.unix_millis())
+        else {
+            return;
+        };
+        let watermarks = self.watermarks();
+        if offset <= watermarks.log_start || offset > watermarks.high_watermark {
+            return;
+        }
+        info!(partition = %self.name, %offset, "retention moves the log's start");
+        let command = PartitionCommand::LogStart { index: index.get(), offset: offset.get() };
+        match command.encode() {
+            Ok(bytes) => self.replica.propose(
+                Proposal { payload: ProposalPayload::Internal(bytes), term: view.term },
+                Box::new(Quiet),
+            ),
+            Err(error) => warn!(%error, "a retention decision cannot be encoded"),
+        }
+    }
+
+    /// Purges what an applied decision has freed.
+    pub(super) async fn purge_decided(&self) {
+        let target = self.machine.borrow_mut().take_purge_target();
+        let Some(index) = target else { return };
+        if let Err(error) = self.replica.purge_to(index).await {
+            warn!(partition = %self.name, %index, %error, "the log could not be purged yet");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::TimestampType;
+
+    fn settings(retention_ms: Option<i64>, retention_bytes: Option<u64>) -> PartitionSettings {
+        PartitionSettings {
+            min_insync_replicas: 1,
+            timestamp_type: TimestampType::CreateTime,
+            timestamp_before_max_ms: i64::MAX,
+            timestamp_after_max_ms: i64::MAX,
+            retention_ms,
+            retention_bytes,
+            cleanup_delete: true,
+            segment_bytes: 100,
+            segment_ms: 1,
+            index_interval_bytes: 1,
+            replica_lag_max: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn whole_closed_segments_go_oldest_first() {
+        let segments: Vec<SegmentFacts> = (0..4)
+            .map(|i| SegmentFacts {
+                first_index: LogIndex::new(i * 10),
+                first_offset: Offset::new(i as i64 * 100),
+                bytes: 1000,
+                max_timestamp: i as i64 * 1000,
+            })
+            .collect();
+        let start = |ms, bytes, now| {
+            decide(&segments, &settings(ms, bytes), now).map(|(_, offset)| offset.get())
+        };
+        let cases = [
+            ("keeps for ever", start(None, None, 1_000_000), None),
+            ("the active segment stays, however old", start(Some(0), None, 1_000_000), Some(300)),
+            ("by age", start(Some(2_500), None, 4_000), Some(200)),
+            ("young", start(Some(10_000), None, 4_000), None),
+            ("by size", start(None, Some(2_000), 0), Some(200)),
+            ("one goes only if enough is left without it", start(None, Some(3_500), 0), None),
+            ("size of zero keeps the active one", start(None, Some(0), 0), Some(300)),
+        ];
+        for (name, got, want) in cases {
+            assert_eq!(got, want, "{name}");
+        }
+        let compacted = PartitionSettings { cleanup_delete: false, ..settings(Some(0), Some(0)) };
+        assert_eq!(decide(&segments, &compacted, 1_000_000), None, "compact alone deletes nothing");
+    }
+}

@@ -1,0 +1,275 @@
+//! A shard: one core's thread and all that it owns. `!Send` state, no locks; everyone else sends
+//! a message.
+
+mod mailbox;
+mod news;
+mod placement;
+mod replicas;
+mod serve;
+mod status;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use corduroy_env::{Env, Stream};
+use corduroy_raft::RaftShard;
+use corduroy_record::{GroupId, NodeId};
+use corduroy_storage::Store;
+use tokio::sync::{Notify, mpsc};
+use tracing::{debug, info, warn};
+
+use crate::config::NodeConfig;
+use crate::controller::ControllerHandle;
+use crate::kafka::{self, Counters, MemoryBudget, ProducerIds, Route, Routes};
+use crate::leadership::Led;
+use crate::metadata::{LeaderInfo, MetadataView};
+use crate::partition::Partition;
+
+pub use mailbox::{
+    EpochQuestion, FetchAnswer, FetchJob, OffsetQuestion, ProduceAnswer, ProduceItem, ProduceJob,
+    ShardGone, ShardHandle, ShardMessage,
+};
+pub use placement::shard_of;
+pub use serve::Ticket;
+pub use status::{PartitionStatus, ShardStatus};
+
+/// What a shard is made of; the node puts it together on the shard's own thread.
+pub struct ShardParts {
+    /// Time, randomness, network.
+    pub env: Env,
+    /// This node.
+    pub node: NodeId,
+    /// Which shard of the node this is.
+    pub index: u16,
+    /// The node's settings.
+    pub config: Arc<NodeConfig>,
+    /// The shard's storage.
+    pub store: Store,
+    /// The shard's replicas and peers.
+    pub raft: RaftShard,
+    /// The shard's view of the cluster.
+    pub metadata: MetadataView,
+    /// Mailboxes of all shards of the node, in order; this one's too.
+    pub handles: Vec<ShardHandle>,
+    /// The way to the controller.
+    pub controller: ControllerHandle,
+}
+
+/// One shard of a node.
+pub struct Shard {
+    parts: ShardParts,
+    partitions: RefCell<BTreeMap<GroupId, Rc<Partition>>>,
+    told: RefCell<HashMap<GroupId, LeaderInfo>>,
+    led: Led,
+    news: Rc<Notify>,
+    image_changed: Notify,
+    draining: Cell<bool>,
+    counters: Rc<Counters>,
+    memory: MemoryBudget,
+    routes: RefCell<Routes>,
+    producer_ids: ProducerIds,
+}
+
+impl Shard {
+    /// A shard that serves nothing yet; [`Shard::run`] does.
+    pub fn new(parts: ShardParts) -> Rc<Shard> {
+        Rc::new(Shard {
+            parts,
+            partitions: RefCell::default(),
+            told: RefCell::default(),
+            led: Led::default(),
+            news: Rc::new(Notify::new()),
+            image_changed: Notify::new(),
+            draining: Cell::new(false),
+            counters: Rc::default(),
+            memory: MemoryBudget::new(kafka::REQUEST_MEMORY_BYTES_MAX),
+            routes: RefCell::default(),
+            producer_ids: ProducerIds::default(),
+        })
+    }
+
+    /// The seam.
+    pub fn env(&self) -> &Env {
+        &self.parts.env
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.parts.node
+    }
+
+    /// Which shard of the node this is.
+    pub fn index(&self) -> u16 {
+        self.parts.index
+    }
+
+    /// The node's settings.
+    pub fn config(&self) -> &Arc<NodeConfig> {
+        &self.parts.config
+    }
+
+    /// The shard's view of the cluster.
+    pub fn metadata(&self) -> &MetadataView {
+        &self.parts.metadata
+    }
+
+    /// The way to the controller.
+    pub fn controller(&self) -> &ControllerHandle {
+        &self.parts.controller
+    }
+
+    /// Mailboxes of all shards of the node.
+    pub fn handles(&self) -> &[ShardHandle] {
+        &self.parts.handles
+    }
+
+    /// What the shard counts.
+    pub fn counters(&self) -> &Rc<Counters> {
+        &self.counters
+    }
+
+    /// Memory for requests that are being read or served.
+    pub fn memory(&self) -> &MemoryBudget {
+        &self.memory
+    }
+
+    /// What the data path needs of a topic, by the newest image.
+    pub fn route(&self, topic: &str) -> Option<Route> {
+        let image = self.parts.metadata.image();
+        self.routes.borrow_mut().find(&image, topic)
+    }
+
+    /// This shard's block of producer ids.
+    pub fn producer_ids(&self) -> &ProducerIds {
+        &self.producer_ids
+    }
+
+    /// The shard of this node that hosts a group.
+    pub fn owner(&self, group: GroupId) -> u16 {
+        let shards = u16::try_from(self.parts.handles.len()).unwrap_or(u16::MAX);
+        shard_of(group, shards)
+    }
+
+    /// The partition of a group, if its replica is open here.
+    pub fn partition(&self, group: GroupId) -> Option<Rc<Partition>> {
+        self.partitions.borrow().get(&group).cloned()
+    }
+
+    /// Serves the mailbox until it is told to stop. Returns whether to stop gracefully.
+    pub async fn run(self: Rc<Self>, mut mailbox: mpsc::Receiver<ShardMessage>) -> bool {
+        let env = self.parts.env.clone();
+        env.spawn_local(self.clone().reconcile_replicas());
+        env.spawn_local(self.clone().spread_news());
+        self.image_changed.notify_one();
+        while let Some(message) = mailbox.recv().await {
+            match message {
+                ShardMessage::Stop { graceful } => return graceful,
+                other => self.take(other),
+            }
+        }
+        false
+    }
+
+    /// Ends everything on this shard in order: partitions, replicas, storage.
+    pub async fn close(&self) {
+        self.draining.set(true);
+        let partitions: Vec<_> = self.partitions.borrow().values().cloned().collect();
+        for partition in &partitions {
+            partition.close();
+        }
+        for partition in &partitions {
+            self.parts.raft.close_replica(partition.group()).await;
+        }
+    }
+
+    fn take(self: &Rc<Self>, message: ShardMessage) {
+        match message {
+            ShardMessage::Image(image) => {
+                self.parts.metadata.set_image(image);
+                self.image_changed.notify_one();
+            }
+            ShardMessage::Leaders(updates) => self.parts.metadata.set_leaders(&updates),
+            ShardMessage::Led { gained, lost } => self.tell(gained, lost),
+            ShardMessage::Peer { node, down } => self.peer_changed(node, down),
+            ShardMessage::Isolated(isolated) => self.parts.metadata.set_isolated(isolated),
+            ShardMessage::ControllerLeader(leader) => {
+                self.parts.metadata.set_controller_leader(leader);
+            }
+            ShardMessage::Client(stream) => self.serve_client(stream),
+            ShardMessage::PeerStream(stream, hello) => match Stream::from_std(stream) {
+                Ok(stream) => self.parts.raft.adopt(stream, hello),
+                Err(error) => warn!(%error, "a peer's connection could not be taken over"),
+            },
+            ShardMessage::Frame(frame) => self.parts.raft.deliver(frame),
+            ShardMessage::Produce(job, reply) => {
+                let answer = self.produce(job);
+                self.answer_later(answer, reply);
+            }
+            ShardMessage::Fetch(job, hurry, reply) => {
+                let shard = self.clone();
+                self.answer_later(async move { shard.fetch(job, hurry).await }, reply);
+            }
+            ShardMessage::Offsets(questions, reply) => {
+                let shard = self.clone();
+                self.answer_later(async move { shard.offsets(questions).await }, reply);
+            }
+            ShardMessage::Epochs(questions, reply) => {
+                // A receiver that has gone away needs no answer.
+                let _gone = reply.send(self.epochs(&questions));
+            }
+            ShardMessage::Transfer(group, to, reply) => {
+                let shard = self.clone();
+                self.answer_later(async move { shard.transfer(group, to).await }, reply);
+            }
+            ShardMessage::Drain(reply) => {
+                let shard = self.clone();
+                self.answer_later(async move { shard.drain().await }, reply);
+            }
+            ShardMessage::Status(reply) => {
+                let _gone = reply.send(self.status());
+            }
+            ShardMessage::Stop { .. } => debug!("a second order to stop"),
+        }
+    }
+
+    fn answer_later<T: 'static>(
+        &self,
+        answer: impl Future<Output = T> + 'static,
+        reply: tokio::sync::oneshot::Sender<T>,
+    ) {
+        self.parts.env.spawn_local(async move {
+            let _gone = reply.send(answer.await);
+        });
+    }
+
+    fn peer_changed(&self, node: NodeId, down: bool) {
+        info!(%node, down, shard = self.parts.index, "a peer changed");
+        self.parts.metadata.set_unreachable(node, down);
+        if down {
+            self.parts.raft.node_down(node);
+        } else {
+            self.parts.raft.node_up(node);
+            if self.parts.index == 0 {
+                self.tell_everything_to(node);
+            }
+        }
+        self.news.notify_one();
+    }
+
+    fn serve_client(self: &Rc<Self>, stream: std::net::TcpStream) {
+        if self.draining.get() {
+            return;
+        }
+        match Stream::from_std(stream) {
+            Ok(stream) => {
+                let shard = self.clone();
+                self.parts.env.spawn_local(async move {
+                    kafka::serve_connection(shard, stream).await;
+                });
+            }
+            Err(error) => warn!(%error, "a client's connection could not be taken over"),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Makes the shard's replicas match the image: opens, creates, removes. Desired state wins; no
+//! one tells a node what to do step by step.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corduroy_raft::{RaftError, ReplicaSpec};
+use corduroy_record::{GroupId, NodeId, PartitionIndex, ReplicaId, TopicPartition};
+use corduroy_storage::StorageError;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::Notify;
+use tracing::{debug, error, info};
+
+use crate::controller::MetadataImage;
+use crate::partition::{Changes, Partition, PartitionMachine, PartitionSettings};
+
+use super::Shard;
+
+/// Replicas that are opened or created at the same time.
+const OPENING_REPLICAS_MAX: usize = 64;
+
+/// How long to wait before trying again what failed.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Why a replica could not be opened.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error(transparent)]
+    Raft(#[from] RaftError),
+}
+
+/// A replica that the image wants on this shard.
+#[derive(Clone)]
+struct Wanted {
+    group: GroupId,
+    name: TopicPartition,
+    replica: ReplicaId,
+    members: Vec<(ReplicaId, NodeId)>,
+    settings: PartitionSettings,
+}
+
+impl Shard {
+    /// Follows the image for ever.
+    pub(super) async fn reconcile_replicas(self: Rc<Self>) {
+        loop {
+            self.image_changed.notified().await;
+            while !self.reconcile_once().await {
+                self.env().sleep(RETRY_AFTER).await;
+            }
+        }
+    }
+
+    /// One pass. Returns whether everything is as it should be.
+    async fn reconcile_once(self: &Rc<Self>) -> bool {
+        let image = self.metadata().image();
+        let wanted = self.wanted(&image);
+        let mut complete = self.remove_unwanted(&image, &wanted).await;
+        for (group, want) in &wanted {
+            if let Some(partition) = self.partition(*group) {
+                partition.configure(want.settings);
+            }
+        }
+        let mut missing: Vec<Wanted> = wanted
+            .into_values()
+            .filter(|want| self.partition(want.group).is_none())
+            .collect();
+        let mut opening = FuturesUnordered::new();
+        loop {
+            while opening.len() < OPENING_REPLICAS_MAX {
+                let Some(want) = missing.pop() else { break };
+                opening.push(self.open(want));
+            }
+            match opening.next().await {
+                Some(opened) => complete &= opened,
+                None => break,
+            }
+        }
+        complete
+    }
+
+    fn wanted(&self, image: &Arc<MetadataImage>) -> BTreeMap<GroupId, Wanted> {
+        let mut wanted = BTreeMap::new();
+        for topic in image.topics.values() {
+            for (index, partition) in topic.partitions.iter().enumerate() {
+                let Ok(number) = i32::try_from(index) else { break };
+                let group =
+                    GroupId { topic: topic.id, partition: PartitionIndex::new(number) };
+                let mine = partition.replicas.iter().find(|(_, node)| *node == self.node());
+                let Some((replica, _)) = mine else { continue };
+                if self.owner(group) != self.index() {
+                    continue;
+                }
+                let want = Wanted {
+                    group,
+                    name: TopicPartition {
+                        topic: topic.name.clone(),
+                        partition: group.partition,
+                    },
+                    replica: *replica,
+                    members: partition.replicas.clone(),
+                    settings: PartitionSettings::resolve(
+                        image,
+                        topic,
+                        partition.replicas.len(),
+                    ),
+                };
+                wanted.insert(group, want);
+            }
+        }
+        wanted
+    }
+
+    async fn remove_unwanted(
+        &self,
+        image: &MetadataImage,
+        wanted: &BTreeMap<GroupId, Wanted>,
+    ) -> bool {
+        if image.version == 0 {
+            // Before the first image everything would look unwanted.
+            return true;
+        }
+        let mut complete = true;
+        let unwanted: Vec<Rc<Partition>> = {
+            let mut open = self.partitions.borrow_mut();
+            let (keep, drop): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                std::mem::take(&mut *open).into_iter().partition(|(g, _)| wanted.contains_key(g));
+            *open = keep;
+            drop.into_values().collect()
+        };
+        for partition in unwanted {
+            info!(partition = %partition.name(), "removing a replica whose topic is gone");
+            partition.close();
+            self.parts.raft.close_replica(partition.group()).await;
+            if let Err(error) = self.parts.store.remove_log(partition.group()).await {
+                error!(partition = %partition.name(), %error, "a log could not be removed");
+                complete = false;
+            }
+        }
+        complete
+    }
+
+    async fn open(self: &Rc<Self>, want: Wanted) -> bool {
+        let name = want.name.clone();
+        match self.try_open(want).await {
+            Ok(()) => true,
+            Err(error) => {
+                error!(partition = %name, %error, "a replica could not be opened; trying again");
+                false
+            }
+        }
+    }
+
+    async fn try_open(self: &Rc<Self>, want: Wanted) -> Result<(), OpenError> {
+        let store = &self.parts.store;
+        let config = want.settings.log_config();
+        let log = if store.contains(want.group) {
+            store.open_log(want.group, config)?
+        } else {
+            store.create_log(want.group, want.replica, config).await?
+        };
+        let state = log.state();
+        let fresh = state.last.is_none() && state.vote.is_none() && !state.damaged;
+        let role_changed = Rc::new(Notify::new());
+        let machine = PartitionMachine::new(Changes::default(), role_changed.clone());
+        let machine = Rc::new(RefCell::new(machine));
+        let spec = ReplicaSpec { group: want.group, replica: log.replica(), log };
+        let replica = self.parts.raft.open(spec, machine.clone()).await?;
+        let partition = Partition::new(
+            self.env().clone(),
+            want.name,
+            replica.clone(),
+            machine,
+            want.settings,
+            role_changed,
+            self.news.clone(),
+        );
+        self.partitions.borrow_mut().insert(want.group, partition.clone());
+        self.env().spawn_local(partition.run());
+        // The first replica of the list starts the group, once; the others wait to be called.
+        let first = want.members.first().map(|(replica, _)| *replica);
+        if fresh && first == Some(want.replica) {
+            if let Err(error) = replica.initialize(want.members).await {
+                debug!(group = %want.group, %error, "the group had started already");
+            }
+        }
+        Ok(())
+    }
+}

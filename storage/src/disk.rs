@@ -1,0 +1,114 @@
+//! The seam to the disk: what the store asks of a file system.
+//!
+//! Assumptions about the media, stated once: a sector of 512 bytes is written whole or not at
+//! all; a rename is seen whole or not at all; nothing else is promised before a flush returned.
+
+mod real;
+mod sim;
+
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+
+pub use real::RealDisk;
+pub use sim::{SimDisk, SimOptions};
+
+/// How a file is opened. All modes read and write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Must exist.
+    Existing,
+    /// Is created where absent; keeps its bytes where present.
+    Create,
+    /// Is created where absent and emptied where present.
+    Truncate,
+}
+
+/// A file system. Paths are absolute or relative to the process; no call follows another's
+/// order on disk unless a flush says so.
+pub trait Disk: Send + Sync + 'static {
+    /// Opens or creates a file. A created file survives a crash only after
+    /// [`Disk::flush_dir`] of its directory.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Creates a directory and its parents.
+    fn create_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// Moves a file over another, atomically.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes one file.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory with all that is in it.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// Names in a directory, sorted; `NotFound` if there is no such directory.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Whether a file or directory is there.
+    fn exists(&self, path: &Path) -> bool;
+    /// Makes a directory's entries (creations, renames, removals) durable.
+    fn flush_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Bytes that may still be written on the file system that holds `path`.
+    fn free_bytes(&self, path: &Path) -> io::Result<u64>;
+}
+
+/// An open file.
+pub trait DiskFile: Send + Sync {
+    /// Writes all chunks one after another from `offset` on. May have written some on error.
+    fn write_at(&self, offset: u64, chunks: &[IoSlice<'_>]) -> io::Result<()>;
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// Makes all bytes written through any descriptor of this file durable (fdatasync). After
+    /// an error nothing is known about them, and asking again proves nothing.
+    fn flush(&self) -> io::Result<()>;
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file holds no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or extends (with zeros).
+    fn set_len(&self, len: u64) -> io::Result<()>;
+}
+
+/// Creates a directory and makes it, and each directory above it down from `root`, durable.
+pub(crate) fn create_dir_durably(disk: &dyn Disk, root: &Path, dir: &Path) -> io::Result<()> {
+    disk.create_dir_all(dir)?;
+    let mut at = dir;
+    loop {
+        disk.flush_dir(at)?;
+        if at == root {
+            return Ok(());
+        }
+        match at.parent() {
+            Some(parent) if parent.starts_with(root) => at = parent,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Replaces a file by bytes so that a crash leaves the old or the new ones, never a mixture.
+/// Durable when it returns.
+pub(crate) fn replace_file(disk: &dyn Disk, path: &Path, bytes: &[&[u8]]) -> io::Result<()> {
+    let temporary = path.with_added_extension("new");
+    let file = disk.open(&temporary, OpenMode::Truncate)?;
+    let chunks: Vec<IoSlice<'_>> = bytes.iter().map(|chunk| IoSlice::new(chunk)).collect();
+    file.write_at(0, &chunks)?;
+    file.flush()?;
+    drop(file);
+    disk.rename(&temporary, path)?;
+    let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    disk.flush_dir(dir)
+}
+
+/// Reads a whole file that is at most `bytes_max` long.
+pub(crate) fn read_file(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, OpenMode::Existing)?;
+    let len = file.len()?;
+    if len > bytes_max {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{len} bytes are more than the {bytes_max} expected at most"),
+        ));
+    }
+    let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+    let got = file.read_at(0, &mut bytes)?;
+    bytes.truncate(got);
+    Ok(bytes)
+}

@@ -1,0 +1,100 @@
+//! Where each file of a data directory is.
+
+use std::path::{Path, PathBuf};
+
+use corduroy_record::{GroupId, PartitionIndex, TopicId};
+use uuid::Uuid;
+
+/// `registry/`: one small file per replica that was created here.
+pub(crate) fn registry_dir(root: &Path) -> PathBuf {
+    root.join("registry")
+}
+
+pub(crate) fn registration(root: &Path, group: GroupId) -> PathBuf {
+    registry_dir(root).join(format!("{}-{}", group.topic, group.partition))
+}
+
+/// Reads the name of a registration file.
+pub(crate) fn parse_registration(name: &str) -> Option<GroupId> {
+    let (topic, partition) = name.rsplit_once('-')?;
+    let topic = TopicId::new(Uuid::try_parse(topic).ok()?);
+    let partition = PartitionIndex::new(partition.parse().ok()?);
+    let group = GroupId { topic, partition };
+    (format!("{topic}-{partition}") == name).then_some(group)
+}
+
+/// A partition's directory.
+pub(crate) fn partition_dir(root: &Path, group: GroupId) -> PathBuf {
+    if group == GroupId::CONTROLLER {
+        return root.join("controller");
+    }
+    root.join("partitions").join(group.topic.to_string()).join(group.partition.to_string())
+}
+
+pub(crate) fn state_file(dir: &Path) -> PathBuf {
+    dir.join("state")
+}
+
+pub(crate) fn snapshot_file(dir: &Path) -> PathBuf {
+    dir.join("snapshot")
+}
+
+pub(crate) fn tables_file(dir: &Path, index: u64) -> PathBuf {
+    dir.join(format!("{index:020}.tables"))
+}
+
+pub(crate) fn parse_tables(name: &str) -> Option<u64> {
+    name.strip_suffix(".tables")?.parse().ok()
+}
+
+/// Segments are named by base offset; the number after it tells segments apart that hold no
+/// records, and is never used twice within a replica.
+pub(crate) fn segment_file(dir: &Path, base_offset: i64, id: u32) -> PathBuf {
+    dir.join(format!("{base_offset:020}-{id}.log"))
+}
+
+pub(crate) fn index_file(dir: &Path, base_offset: i64, id: u32) -> PathBuf {
+    dir.join(format!("{base_offset:020}-{id}.index"))
+}
+
+/// The number of a segment or index file's name.
+pub(crate) fn parse_segment(name: &str) -> Option<u32> {
+    let stem = name.strip_suffix(".log").or_else(|| name.strip_suffix(".index"))?;
+    let (_, id) = stem.split_once('-')?;
+    id.parse().ok()
+}
+
+/// `journal/`: one directory per shard.
+pub(crate) fn journals_dir(root: &Path) -> PathBuf {
+    root.join("journal")
+}
+
+pub(crate) fn journal_dir(root: &Path, shard: usize) -> PathBuf {
+    journals_dir(root).join(shard.to_string())
+}
+
+pub(crate) fn journal_file(dir: &Path, number: u32) -> PathBuf {
+    dir.join(format!("{number:04}.journal"))
+}
+
+pub(crate) fn parse_journal(name: &str) -> Option<u32> {
+    name.strip_suffix(".journal")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registration_names_read_back() {
+        let group = GroupId {
+            topic: TopicId::new(Uuid::from_u128(7)),
+            partition: PartitionIndex::new(12),
+        };
+        let path = registration(Path::new("/r"), group);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert_eq!(parse_registration(name), Some(group));
+        assert_eq!(parse_registration("x"), None);
+        assert_eq!(parse_registration(&format!("{name}.new")), None);
+    }
+}

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""kafka-python: admin, idempotent produce in every codec, read back by assign."""
+
+import sys
+import time
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import NewTopic
+
+from expected import CODECS, FIRST_TIMESTAMP_MS, PARTITIONS, RECORDS, Read, check, must, plan, until
+
+
+def produce(brokers, topic, codec, records):
+    producer = KafkaProducer(
+        bootstrap_servers=brokers,
+        enable_idempotence=True,
+        acks="all",
+        compression_type=None if codec == "none" else codec,
+        linger_ms=5,
+    )
+    try:
+        futures = [
+            producer.send(
+                topic, value=record.value, key=record.key, partition=record.partition,
+                headers=record.headers, timestamp_ms=record.timestamp_ms,
+            )
+            for record in records
+        ]  # fmt: skip
+        producer.flush(30)
+        return [future.get(10).offset for future in futures]
+    finally:
+        producer.close(10)
+
+
+def consume(brokers, topic):
+    consumer = KafkaConsumer(
+        bootstrap_servers=brokers, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest", check_crcs=True
+    )
+    try:
+        partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        read = []
+        deadline = time.monotonic() + 30
+        while len(read) < RECORDS and time.monotonic() < deadline:
+            for messages in consumer.poll(timeout_ms=1000).values():
+                read += [
+                    Read(m.partition, m.offset, m.key, m.value, [tuple(h) for h in m.headers], m.timestamp)
+                    for m in messages
+                ]
+        ends = consumer.end_offsets(partitions)
+        must(set(ends.values()) == {RECORDS // PARTITIONS}, f"end offsets: {ends}")
+        half = RECORDS // 2
+        found = consumer.offsets_for_times({partitions[0]: FIRST_TIMESTAMP_MS + half})[partitions[0]]
+        must(found.offset == -(-half // PARTITIONS), f"offset for a time: {found.offset}")
+        return read
+    finally:
+        consumer.close()
+
+
+def main():
+    brokers = sys.argv[1].split(",")
+    admin = KafkaAdminClient(bootstrap_servers=brokers)
+    for codec in CODECS:
+        topic = f"kafka-python-{codec}"
+        admin.create_topics([NewTopic(topic, PARTITIONS, 3)], timeout_ms=30_000)
+        until(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == PARTITIONS, "six partitions described")
+
+        sent = plan("kafka-python", codec, null_header=False)
+        offsets = produce(brokers, topic, codec, sent)
+        check(sent, consume(brokers, topic), offsets)
+
+        admin.delete_topics([topic], timeout_ms=30_000)
+        until(lambda: topic not in admin.list_topics(), "the deleted topic leaves the list")
+        print(f"kafka-python {codec}: {len(sent)} records")
+    admin.close()
+
+
+main()

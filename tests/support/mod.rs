@@ -1,0 +1,296 @@
+//! Real processes for black-box tests: `corduroy start` on loopback, each with its own directory.
+#![allow(dead_code, reason = "each test binary uses a part of this")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests drive real processes with real time"
+)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The binary under test.
+pub const CORDUROY: &str = env!("CARGO_BIN_EXE_corduroy");
+
+/// How long anything that must happen may take on a loaded machine before the test gives up.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Free loopback ports, all different.
+pub fn free_ports(count: usize) -> Vec<u16> {
+    let held: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
+        .collect();
+    held.iter().map(|l| l.local_addr().expect("bound").port()).collect()
+}
+
+/// Polls `condition` until it holds; panics with `what` when patience ends.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "gave up waiting until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// One node's place in a cluster, running or not.
+pub struct Node {
+    /// Its id.
+    pub id: usize,
+    /// Where clients reach it.
+    pub kafka: SocketAddr,
+    /// Where nodes reach it.
+    pub rpc: SocketAddr,
+    /// Where metrics and health are.
+    pub admin: SocketAddr,
+    /// Its directory.
+    pub data_dir: PathBuf,
+    seeds: Vec<SocketAddr>,
+    extra: Vec<String>,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Node {
+    /// Starts the process; returns at once.
+    pub fn start(&mut self) {
+        assert!(self.child.is_none(), "node {} is running", self.id);
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .expect("a log file");
+        let mut command = Command::new(CORDUROY);
+        command
+            .arg("start")
+            .args(["--node-id", &self.id.to_string()])
+            .args(["--data-dir", &self.data_dir.to_string_lossy()])
+            .args(["--listen", &self.kafka.to_string()])
+            .args(["--rpc-listen", &self.rpc.to_string()])
+            .args(["--admin-listen", &self.admin.to_string()])
+            .args(["--shards", "2"])
+            .args(&self.extra);
+        if !self.seeds.is_empty() {
+            let seeds: Vec<String> = self.seeds.iter().map(ToString::to_string).collect();
+            command.args(["--seeds", &seeds.join(",")]);
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn()
+            .expect("the binary starts");
+        self.child = Some(child);
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        let id = self.child.as_ref().expect("running").id();
+        i32::try_from(id).expect("a pid")
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("running");
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+
+    /// SIGTERM, and waits for the end; panics unless it exits with 0.
+    pub fn terminate(&mut self) {
+        self.signal("TERM");
+        let mut child = self.child.take().expect("running");
+        let status = child.wait().expect("wait");
+        assert!(status.success(), "node {} ended with {status} on SIGTERM", self.id);
+    }
+
+    /// Sends a signal by name (STOP, CONT, TERM).
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .args([format!("-{name}"), self.pid().to_string()])
+            .status()
+            .expect("kill(1)");
+        assert!(status.success());
+    }
+
+    /// What it printed so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
+            .expect("a process's status");
+        let line = status.lines().find(|l| l.starts_with("VmRSS")).expect("VmRSS");
+        let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("number");
+        kib * 1024
+    }
+}
+
+/// Nodes that form one cluster. Whatever still runs is killed on drop.
+pub struct Cluster {
+    /// The nodes, by id from 1.
+    pub nodes: Vec<Node>,
+    root: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Starts `count` nodes and waits until the cluster answers.
+    pub fn start(count: usize) -> Cluster {
+        Cluster::start_with(count, &[])
+    }
+
+    /// [`Cluster::start`] with further arguments for each node.
+    pub fn start_with(count: usize, extra: &[&str]) -> Cluster {
+        let mut cluster = Cluster::plan(count, extra);
+        for node in &mut cluster.nodes {
+            node.start();
+        }
+        cluster.wait_healthy();
+        cluster
+    }
+
+    /// Plans a cluster without starting it.
+    pub fn plan(count: usize, extra: &[&str]) -> Cluster {
+        let root = tempfile::tempdir().expect("a directory");
+        let ports = free_ports(count * 3);
+        let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let seeds: Vec<SocketAddr> = if count == 1 {
+            Vec::new()
+        } else {
+            (0..count).map(|i| local(ports[i * 3 + 1])).collect()
+        };
+        let nodes = (0..count)
+            .map(|i| Node {
+                id: i + 1,
+                kafka: local(ports[i * 3]),
+                rpc: local(ports[i * 3 + 1]),
+                admin: local(ports[i * 3 + 2]),
+                data_dir: root.path().join(format!("node-{}", i + 1)),
+                seeds: seeds.clone(),
+                extra: extra.iter().map(ToString::to_string).collect(),
+                log: root.path().join(format!("node-{}.log", i + 1)),
+                child: None,
+            })
+            .collect();
+        Cluster { nodes, root }
+    }
+
+    /// Every node's Kafka address, comma separated.
+    pub fn bootstrap(&self) -> String {
+        let addrs: Vec<String> = self.nodes.iter().map(|n| n.kafka.to_string()).collect();
+        addrs.join(",")
+    }
+
+    /// A directory for the test's own files.
+    pub fn scratch(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// The node of an id.
+    pub fn node(&mut self, id: i32) -> &mut Node {
+        let index = usize::try_from(id - 1).expect("an id from 1");
+        self.nodes.get_mut(index).expect("a node of that id")
+    }
+
+    /// Waits until every partition has a leader and the cluster answers.
+    pub fn wait_healthy(&self) {
+        let output = self.run(&["cluster", "health", "--wait", "60s"]);
+        assert!(
+            output.status.success(),
+            "the cluster did not become healthy: {}{}\n{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+            self.nodes.iter().map(|n| tail(&n.log())).collect::<Vec<_>>().join("\n---\n")
+        );
+    }
+
+    /// Runs `corduroy ARGS --brokers …` to its end.
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.run_with_input(args, b"")
+    }
+
+    /// [`Cluster::run`] with something on standard input.
+    pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Output {
+        let mut child = Command::new(CORDUROY)
+            .args(args)
+            .args(["--brokers", &self.bootstrap()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut stdin = child.stdin.take().expect("piped");
+        let input = input.to_vec();
+        let feeder = std::thread::spawn(move || {
+            // A command that reads nothing closes the pipe: its own business.
+            let _closed = stdin.write_all(&input);
+        });
+        let output = child.wait_with_output().expect("it ends");
+        feeder.join().expect("the feeder ends");
+        output
+    }
+
+    /// Runs a command that must succeed; returns what it printed.
+    pub fn must(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(
+            output.status.success(),
+            "corduroy {} failed: {}",
+            args.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let failing = std::thread::panicking();
+        for node in &mut self.nodes {
+            if let Some(mut child) = node.child.take() {
+                // Already ended is fine: that is what we want.
+                let _ended = child.kill();
+                let _reaped = child.wait();
+            }
+            if failing {
+                eprintln!("--- node {}:\n{}", node.id, tail(&node.log()));
+            }
+        }
+    }
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(60)..].join("\n")
+}
+
+/// One request on a raw connection: a frame out, a frame in (without its length).
+pub fn round_trip(stream: &mut TcpStream, frame: &[u8]) -> std::io::Result<Vec<u8>> {
+    let length = u32::try_from(frame.len()).expect("small");
+    stream.write_all(&length.to_be_bytes())?;
+    stream.write_all(frame)?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let mut body = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut body)?;
+    Ok(body)
+}
+
+/// ApiVersions version 0: the smallest request there is.
+pub fn api_versions_request(correlation_id: i32) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend_from_slice(&18i16.to_be_bytes());
+    frame.extend_from_slice(&0i16.to_be_bytes());
+    frame.extend_from_slice(&correlation_id.to_be_bytes());
+    frame.extend_from_slice(&(-1i16).to_be_bytes());
+    frame
+}
