@@ -10,6 +10,7 @@ use corduroy_record::{GroupId, LeaderEpoch, NodeId};
 use tokio::sync::Notify;
 
 use crate::controller::MetadataImage;
+use crate::shard::ClusterView;
 
 /// Who leads a partition, as its leader says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +100,17 @@ impl MetadataView {
     /// Whether the failure detector holds a node down.
     pub fn unreachable(&self, node: NodeId) -> bool {
         self.0.down.borrow().contains(&node)
+    }
+
+    /// Everything, as a copy to send elsewhere.
+    pub fn cluster_view(&self) -> ClusterView {
+        ClusterView {
+            image: self.image(),
+            leaders: self.0.leaders.borrow().clone(),
+            down: self.0.down.borrow().clone(),
+            isolated: self.isolated(),
+            controller_leader: self.controller_leader(),
+        }
     }
 
     /// Takes a new image in; older ones are ignored. Leaders of groups that are gone go too.

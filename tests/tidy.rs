@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
+use corduroy::config::{Scope, table};
 use source::{SourceFile, code_of, crate_paths, names_word, tree};
 
 /// A file longer than this says why in its head, by a line with [`LONG_FILE_MARK`].
@@ -417,6 +418,36 @@ fn every_advertised_version_is_documented() {
         !corduroy_protocol::SERVED.is_empty(),
         "nothing is advertised"
     );
+    none(faults);
+}
+
+#[test]
+fn every_config_key_is_documented() {
+    let document = read("docs/config.md");
+    let mut keys = 0;
+    let mut faults = Vec::new();
+    for scope in [Scope::Node, Scope::Cluster, Scope::Topic] {
+        let title = match scope {
+            Scope::Node => "## Node settings",
+            Scope::Cluster => "## Cluster settings",
+            Scope::Topic => "## Topic settings",
+        };
+        let (_, chapter) = document
+            .split_once(title)
+            .unwrap_or_else(|| panic!("no `{title}`"));
+        let chapter = chapter.split("\n## ").next().unwrap_or_default();
+        let rows = table_rows(chapter);
+        for key in table::of(scope) {
+            keys += 1;
+            if !rows.contains_key(key.name) {
+                faults.push(format!(
+                    "{}: no row under `{title}` of docs/config.md",
+                    key.name
+                ));
+            }
+        }
+    }
+    assert!(keys > 50, "only {keys} keys are known");
     none(faults);
 }
 

@@ -20,7 +20,6 @@ macro_rules! apis {
         /// The body of a request.
         #[derive(Clone, Debug, PartialEq)]
         #[expect(missing_docs, reason = "each variant is the API of its name")]
-        #[non_exhaustive]
         pub enum Request {
             $($name($request),)*
         }
@@ -28,7 +27,6 @@ macro_rules! apis {
         /// The body of a response.
         #[derive(Clone, Debug, PartialEq)]
         #[expect(missing_docs, reason = "each variant is the API of its name")]
-        #[non_exhaustive]
         pub enum Response {
             $($name($response),)*
         }

@@ -12,7 +12,7 @@ use kafka_protocol::protocol::{Decodable, StrBytes};
 use crate::error_code::ErrorCode;
 use crate::frame::FRAME_LENGTH_BYTES;
 use crate::request::RequestHeader;
-use crate::response::{ResponseError, take_response_header};
+use crate::response::{ResponseError, check_shape, take_response_header};
 
 /// First version with compact lengths and tagged fields.
 const FLEXIBLE_FROM: i16 = 12;
@@ -57,7 +57,7 @@ pub struct FetchPartitionData {
     pub log_start_offset: i64,
     /// Where the client's log departs from ours: epoch, end offset (version 12).
     pub diverging_epoch: Option<(i32, i64)>,
-    /// Whom to ask instead: leader, its epoch (version 12, KIP-951's forerunner).
+    /// Whom to ask instead: leader, its epoch (version 12, KIP-595).
     pub current_leader: Option<(i32, i32)>,
     /// Aborted transactions: producer id, first offset. `None` for `read_uncommitted`.
     pub aborted: Option<Vec<(i64, i64)>>,
@@ -337,6 +337,7 @@ pub fn decode_fetch_response(
         what,
     };
     let (correlation_id, mut rest) = take_response_header(ApiKey::Fetch, version, frame)?;
+    check_shape(ApiKey::Fetch, version, &rest)?;
     let body =
         FetchResponse::decode(&mut rest, version).map_err(|error| fail(error.to_string()))?;
     if !rest.is_empty() {

@@ -8,7 +8,7 @@ use crate::api::Request;
 use crate::frame::FRAME_LENGTH_BYTES;
 use crate::schema::request_schema;
 use crate::version::served;
-use crate::walk::{Misshapen, tagged_fields_length, walk_body};
+use crate::walk::{Misshapen, REQUEST_ELEMENTS_MAX, tagged_fields_length, walk_body};
 
 /// What stands before every request body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ pub fn decode_request(frame: Bytes) -> Result<(RequestHeader, Request), RequestE
         let bytes = tagged_fields_length(&rest).map_err(shape)?;
         rest.advance(bytes);
     }
-    walk_body(schema, version, &rest).map_err(shape)?;
+    walk_body(schema, version, REQUEST_ELEMENTS_MAX, &rest).map_err(shape)?;
     match Request::decode(range.key, version, &mut rest) {
         None => Err(RequestError::UnknownApi { header }),
         Some(Err(what)) => Err(RequestError::malformed(format!(

@@ -6,7 +6,8 @@ use kafka_protocol::messages::ApiKey;
 use crate::api::Response;
 use crate::frame::FRAME_LENGTH_BYTES;
 use crate::request::{EncodeError, RequestHeader, seal_frame};
-use crate::walk::{Misshapen, tagged_fields_length};
+use crate::schema::response_schema;
+use crate::walk::{Misshapen, RESPONSE_ELEMENTS_MAX, tagged_fields_length, walk_body};
 
 /// Why a frame is not the answer that the client waits for. The connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +52,8 @@ pub fn encode_response(header: &RequestHeader, response: &Response) -> Result<By
 /// whatever was asked (KIP-511).
 ///
 /// # Errors
-/// See [`ResponseError`]. Bytes after the body are an error too.
+/// See [`ResponseError`]. Bytes after the body are an error too, and so are arrays without their
+/// elements: nothing is reserved before the shape is checked.
 pub fn decode_response(
     api_key: ApiKey,
     version: i16,
@@ -66,6 +68,7 @@ pub fn decode_response(
     let is_fallback = api_key == ApiKey::ApiVersions
         && rest.starts_with(&crate::ErrorCode::UnsupportedVersion.code().to_be_bytes());
     let layout = if is_fallback { 0 } else { version };
+    check_shape(api_key, layout, &rest)?;
     let response = Response::decode(api_key, layout, &mut rest)
         .ok_or_else(|| fail("no such API in this client".to_owned()))?
         .map_err(fail)?;
@@ -95,6 +98,17 @@ pub(crate) fn take_response_header(
         rest.advance(bytes);
     }
     Ok((correlation_id, rest))
+}
+
+/// Walks a body before it is decoded.
+pub(crate) fn check_shape(key: ApiKey, version: i16, body: &[u8]) -> Result<(), ResponseError> {
+    let fail = |what: &str| ResponseError {
+        key,
+        version,
+        what: what.to_owned(),
+    };
+    let schema = response_schema(key).ok_or_else(|| fail("no such API in this client"))?;
+    walk_body(schema, version, RESPONSE_ELEMENTS_MAX, body).map_err(|Misshapen(what)| fail(what))
 }
 
 /// The version of the header before a response: 1 has tagged fields. Always 0 for ApiVersions,

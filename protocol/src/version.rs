@@ -109,7 +109,5 @@ pub fn is_software_name(text: &str) -> bool {
     let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else {
         return false;
     };
-    first.is_ascii_alphanumeric()
-        && last.is_ascii_alphanumeric()
-        && bytes.iter().all(|byte| is_inner(byte))
+    first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() && bytes.iter().all(is_inner)
 }

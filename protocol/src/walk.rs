@@ -1,8 +1,8 @@
-//! A walk over a request before it is decoded.
+//! A walk over a body before it is decoded.
 //!
 //! The decoder reserves memory for as many elements as an array claims to have: a Metadata request
 //! of eight bytes would ask for 144 GiB and end the process. So the walk goes through the frame
-//! first, without allocating: every array must really have its elements, and all of a frame
+//! first, without allocating: every array must really have its elements, and all of a request
 //! together at most [`REQUEST_ELEMENTS_MAX`], since an element of two bytes on the wire takes some
 //! hundred in memory.
 
@@ -12,6 +12,10 @@ use crate::schema::{Field, Kind, Schema};
 /// 200,000 partitions fits; plain numbers are not counted, they take no more memory than bytes.
 pub const REQUEST_ELEMENTS_MAX: usize = 256 * 1024;
 
+/// The same for a response, which comes from a server that the user chose: a cluster of some hundred
+/// thousand partitions fits.
+pub(crate) const RESPONSE_ELEMENTS_MAX: usize = 4 * 1024 * 1024;
+
 /// Why the walk stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misshapen(pub(crate) &'static str);
@@ -19,12 +23,18 @@ pub(crate) struct Misshapen(pub(crate) &'static str);
 const CUT: Misshapen = Misshapen("it ends inside a field");
 
 /// Walks a body and expects to end exactly at its end.
-pub(crate) fn walk_body(schema: &Schema, version: i16, body: &[u8]) -> Result<(), Misshapen> {
+pub(crate) fn walk_body(
+    schema: &Schema,
+    version: i16,
+    elements_max: usize,
+    body: &[u8],
+) -> Result<(), Misshapen> {
+    let flexible = version >= schema.flexible_from;
     let mut walk = Walk {
         rest: body,
         version,
-        flexible: version >= schema.flexible_from,
-        elements_left: REQUEST_ELEMENTS_MAX,
+        flexible,
+        elements_left: elements_max,
     };
     walk.fields(schema.fields)?;
     if walk.rest.is_empty() {
@@ -42,7 +52,7 @@ pub(crate) fn tagged_fields_length(bytes: &[u8]) -> Result<usize, Misshapen> {
         flexible: true,
         elements_left: REQUEST_ELEMENTS_MAX,
     };
-    walk.tags()?;
+    walk.tags(&[])?;
     Ok(bytes.len() - walk.rest.len())
 }
 
@@ -56,11 +66,15 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn fields(&mut self, fields: &[Field]) -> Result<(), Misshapen> {
         for field in fields {
-            if (field.from..=field.to).contains(&self.version) {
+            if field.tag.is_none() && (field.from..=field.to).contains(&self.version) {
                 self.field(&field.kind)?;
             }
         }
-        if self.flexible { self.tags() } else { Ok(()) }
+        if self.flexible {
+            self.tags(fields)
+        } else {
+            Ok(())
+        }
     }
 
     fn field(&mut self, kind: &Kind) -> Result<(), Misshapen> {
@@ -81,6 +95,7 @@ impl Walk<'_> {
                 }
                 Ok(())
             }
+            Kind::Struct(fields) => self.fields(fields),
             Kind::Structs(fields) => {
                 for _ in 0..self.count()? {
                     self.fields(fields)?;
@@ -90,13 +105,30 @@ impl Walk<'_> {
         }
     }
 
-    fn tags(&mut self) -> Result<(), Misshapen> {
+    fn tags(&mut self, fields: &[Field]) -> Result<(), Misshapen> {
         let count = self.varint()? as usize;
         self.take_elements(count)?;
         for _ in 0..count {
-            self.varint()?;
+            let tag = self.varint()?;
             let length = self.varint()? as usize;
-            self.skip(length)?;
+            let Some((content, rest)) = self.rest.split_at_checked(length) else {
+                return Err(CUT);
+            };
+            let known = fields.iter().find(|field| {
+                field.tag == Some(tag) && (field.from..=field.to).contains(&self.version)
+            });
+            if let Some(field) = known {
+                // The decoder reads a known field by its kind and trusts the length; so the two
+                // must agree, or it would go on at another place than this walk.
+                self.rest = content;
+                self.field(&field.kind)?;
+                if !self.rest.is_empty() {
+                    return Err(Misshapen(
+                        "a tagged field has another length than it claims",
+                    ));
+                }
+            }
+            self.rest = rest;
         }
         Ok(())
     }

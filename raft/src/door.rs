@@ -20,7 +20,7 @@ use openraft::errors::ForwardReason;
 use openraft::raft::ClientWriteResult;
 use tokio::time::Instant;
 
-use crate::core::Core;
+use crate::replica_core::Core;
 use crate::proposal::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason};
 use crate::types::{Body, CallbackResponder, Proposed, TypeConfig, committed_leader};
 

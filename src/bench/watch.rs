@@ -4,6 +4,10 @@ use std::fs;
 
 use serde::Serialize;
 
+/// The unit of CPU times in `/proc`: Linux shows them in hundredths whatever its own clock is
+/// (USER_HZ, part of its stable interface on every architecture that we build for).
+const TICKS_PER_SECOND: f64 = 100.0;
+
 /// What a process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
@@ -67,9 +71,8 @@ impl Watch {
 pub fn usage(pid: u32) -> Option<Usage> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let ticks_per_second = rustix::param::clock_ticks_per_second();
     Some(Usage {
-        cpu_seconds: cpu_ticks(&stat)? as f64 / ticks_per_second as f64,
+        cpu_seconds: cpu_ticks(&stat)? as f64 / TICKS_PER_SECOND,
         resident_bytes: resident_bytes(&status).unwrap_or(0),
     })
 }

@@ -166,7 +166,6 @@ struct Shown {
     data_dir: PathBuf,
     shards: usize,
     seeds: String,
-    rpc: String,
 }
 
 impl Shown {
@@ -176,7 +175,6 @@ impl Shown {
             data_dir: config.data_dir.clone(),
             shards: config.shards,
             seeds: seeds.join(","),
-            rpc: config.rpc_listen.to_string(),
         }
     }
 
@@ -195,7 +193,7 @@ impl Shown {
              produce greetings --brokers {kafka}\n",
             version = env!("CARGO_PKG_VERSION"),
             node = handle.node_id(),
-            rpc = self.rpc,
+            rpc = handle.rpc_addr(),
         )
     }
 }

@@ -43,10 +43,10 @@ pub struct TopicConfigs {
     pub timestamp_type: TimestampType,
     /// `min.insync.replicas`
     pub min_insync_replicas: usize,
-    /// `retention.bytes`; -1 keeps everything.
-    pub retention_bytes: i64,
-    /// `retention.ms`; -1 keeps everything.
-    pub retention_ms: i64,
+    /// `retention.bytes`; none keeps everything.
+    pub retention_bytes: Option<u64>,
+    /// `retention.ms`; none keeps everything.
+    pub retention_ms: Option<i64>,
     /// `segment.bytes`
     pub segment_bytes: u32,
     /// `segment.ms`
@@ -89,8 +89,8 @@ impl TopicConfigs {
             timestamp_before_max_ms: number(&text("message.timestamp.before.max.ms"), i64::MAX),
             timestamp_type,
             min_insync_replicas: number(&text("min.insync.replicas"), 1),
-            retention_bytes: number(&text("retention.bytes"), -1),
-            retention_ms: number(&text("retention.ms"), -1),
+            retention_bytes: text("retention.bytes").parse().ok(),
+            retention_ms: text("retention.ms").parse().ok().filter(|ms: &i64| *ms >= 0),
             segment_bytes: number(&text("segment.bytes"), 1 << 30),
             segment_ms: number(&text("segment.ms"), 604_800_000),
         }
@@ -156,8 +156,8 @@ mod tests {
         let none = BTreeMap::new();
         let topic = TopicConfigs::resolve(&none, &none, 3);
         assert_eq!(topic.min_insync_replicas, 2);
-        assert_eq!(topic.retention_bytes, -1);
-        assert_eq!(topic.retention_ms, 604_800_000);
+        assert_eq!(topic.retention_bytes, None);
+        assert_eq!(topic.retention_ms, Some(604_800_000));
         assert_eq!(
             topic.cleanup_policy,
             CleanupPolicy {
@@ -193,7 +193,7 @@ mod tests {
             }
         );
         assert_eq!(got.timestamp_type, TimestampType::LogAppendTime);
-        assert_eq!(got.retention_ms, -1);
+        assert_eq!(got.retention_ms, None);
         assert_eq!(got.segment_bytes, 65_536);
         assert_eq!(got.max_message_bytes, 2000);
     }

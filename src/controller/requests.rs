@@ -52,7 +52,7 @@ pub struct NewTopic {
 
 impl NewTopic {
     /// A topic with the cluster's defaults.
-    pub fn named(name: impl Into<String>) -> Self {
+    pub fn with_defaults(name: impl Into<String>) -> Self {
         NewTopic {
             name: name.into(),
             partitions: None,

@@ -5,8 +5,7 @@ use std::io;
 
 use bytes::Bytes;
 use corduroy_protocol::{
-    Request, RequestError, RequestHeader, Response, api_versions_fallback, decode_request,
-    encode_response,
+    Request, RequestHeader, Response, api_versions_fallback, decode_request, encode_response,
 };
 
 use super::connection::{Reply, ReplyFuture};
@@ -20,14 +19,14 @@ use super::{
 pub async fn start(context: &KafkaContext, frame: Bytes) -> io::Result<(i16, ReplyFuture)> {
     let (header, request) = match decode_request(frame) {
         Ok(decoded) => decoded,
-        Err(RequestError::UnsupportedVersion { header })
-            if header.api_key == api_versions::API_KEY =>
-        {
+        Err(error) => {
+            let Some(header) = error.wants_api_versions_fallback() else {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string()));
+            };
             // KIP-511: answered in the layout that every client can read.
-            let frame = api_versions_fallback(&header);
+            let frame = api_versions_fallback(header);
             return Ok((header.api_key, now(Reply::Frame(vec![frame]))));
         }
-        Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
     };
     let api_key = header.api_key;
     let ctx = context.clone();

@@ -27,7 +27,7 @@ mod topics;
 
 pub use connection::serve_connection;
 pub use context::KafkaContext;
-pub use counters::{ApiCount, CounterValues, Counters};
+pub use counters::{ApiCount, BUCKET_MICROS, CounterValues, Counters};
 pub use memory::{MemoryBudget, REQUEST_MEMORY_BYTES_MAX};
 pub use producer_ids::ProducerIds;
 pub use routes::{Route, Routes};

@@ -219,7 +219,7 @@ impl StateMachine for PartitionMachine {
     }
 
     fn event(&mut self, event: &ReplicaEvent) {
-        if let ReplicaEvent::Stopped(reason) = event {
+        if let ReplicaEvent::Stopped { reason } = event {
             self.stopped = Some(reason.to_string());
         }
         self.role_changed.notify_one();

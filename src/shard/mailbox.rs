@@ -14,7 +14,7 @@ use crate::partition::{
     Produced,
 };
 
-use super::status::ShardStatus;
+use super::status::{ClusterView, ShardStatus};
 
 /// Messages that wait for one shard; beyond it senders wait, and with them their sockets.
 pub const MAILBOX_MESSAGES_MAX: usize = 4096;
@@ -122,6 +122,8 @@ pub enum ShardMessage {
     Drain(oneshot::Sender<()>),
     /// Tell how things are.
     Status(oneshot::Sender<ShardStatus>),
+    /// Tell what the cluster looks like from here.
+    Cluster(oneshot::Sender<ClusterView>),
     /// End: gracefully (flush, clean marks) or at once.
     Stop {
         /// Whether to flush and mark the stop as clean.

@@ -33,7 +33,7 @@ pub use mailbox::{
 };
 pub use placement::shard_of;
 pub use serve::Ticket;
-pub use status::{PartitionStatus, ShardStatus};
+pub use status::{ClusterView, PartitionStatus, ShardStatus};
 
 /// What a shard is made of; the node puts it together on the shard's own thread.
 pub struct ShardParts {
@@ -118,6 +118,11 @@ impl Shard {
     /// The way to the controller.
     pub fn controller(&self) -> &ControllerHandle {
         &self.parts.controller
+    }
+
+    /// The shard's replicas.
+    pub fn raft(&self) -> &RaftShard {
+        &self.parts.raft
     }
 
     /// Mailboxes of all shards of the node.
@@ -229,6 +234,9 @@ impl Shard {
             }
             ShardMessage::Status(reply) => {
                 let _gone = reply.send(self.status());
+            }
+            ShardMessage::Cluster(reply) => {
+                let _gone = reply.send(self.cluster_view());
             }
             ShardMessage::Stop { .. } => debug!("a second order to stop"),
         }

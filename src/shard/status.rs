@@ -1,10 +1,15 @@
 //! How a shard is doing, for metrics, health and the command line.
 
 use corduroy_raft::{RaftMetrics, Role};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
 use corduroy_record::{GroupId, NodeId, TopicPartition};
 use corduroy_storage::StoreMetrics;
 
+use crate::controller::MetadataImage;
 use crate::kafka::CounterValues;
+use crate::metadata::LeaderInfo;
 use crate::partition::Watermarks;
 
 use super::Shard;
@@ -16,22 +21,16 @@ pub struct PartitionStatus {
     pub group: GroupId,
     /// As users name it.
     pub name: TopicPartition,
-    /// What the replica is.
-    pub role: Role,
-    /// Who leads, as far as it knows.
-    pub leader: Option<NodeId>,
-    /// The replica's term.
-    pub term: u64,
-    /// Replicas that vote.
-    pub voters: usize,
-    /// Voters in sync; only the leader knows.
-    pub in_sync: Option<usize>,
+    /// Whether this replica leads.
+    pub is_leader: bool,
+    /// Whether its group sleeps.
+    pub is_hibernating: bool,
+    /// Whether it lost data and refetches it without a vote.
+    pub is_damaged: bool,
     /// Its offsets.
     pub watermarks: Watermarks,
     /// Bytes of its log.
     pub size_bytes: u64,
-    /// Why it stopped or may not vote; empty when it is well.
-    pub trouble: String,
 }
 
 /// One shard.
@@ -53,7 +52,27 @@ pub struct ShardStatus {
     pub disk_failure: Option<String>,
 }
 
+/// The cluster, as one shard sees it.
+#[derive(Clone, Debug)]
+pub struct ClusterView {
+    /// The controller's image.
+    pub image: Arc<MetadataImage>,
+    /// Last known leaders.
+    pub leaders: HashMap<GroupId, LeaderInfo>,
+    /// Nodes that the failure detector holds down.
+    pub down: HashSet<NodeId>,
+    /// Whether this node hears of no majority.
+    pub isolated: bool,
+    /// Who leads the controller.
+    pub controller_leader: Option<NodeId>,
+}
+
 impl Shard {
+    /// The cluster as this shard sees it.
+    pub fn cluster_view(&self) -> ClusterView {
+        self.metadata().cluster_view()
+    }
+
     /// How this shard is doing now.
     pub fn status(&self) -> ShardStatus {
         let partitions = self
@@ -63,23 +82,14 @@ impl Shard {
             .map(|partition| {
                 let view = partition.replica().view();
                 let state = partition.replica().log().state();
-                let leads = view.role == Role::Leader;
-                let trouble = match (state.damaged, state.no_vote) {
-                    (true, _) => "damaged: it refetches from its leader and does not vote",
-                    (false, true) => "does not vote until it has caught up",
-                    (false, false) => "",
-                };
                 PartitionStatus {
                     group: partition.group(),
                     name: partition.name().clone(),
-                    role: view.role,
-                    leader: view.leader.map(|(_, node)| node),
-                    term: view.term.get(),
-                    voters: partition.replica().members().iter().filter(|m| m.2).count(),
-                    in_sync: leads.then(|| partition.in_sync().len()),
+                    is_leader: view.role == Role::Leader,
+                    is_hibernating: view.hibernating,
+                    is_damaged: state.damaged || state.no_vote,
                     watermarks: partition.watermarks(),
                     size_bytes: state.size_bytes,
-                    trouble: trouble.to_owned(),
                 }
             })
             .collect();

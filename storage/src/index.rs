@@ -69,26 +69,40 @@ pub(crate) struct SparseIndex {
     tail: Vec<IndexRow>,
     /// Position of the last row, so that appends keep their distance without loading.
     last_position: Option<u32>,
+    /// Position of the last row in the file.
+    stored_last_position: Option<u32>,
 }
 
 impl SparseIndex {
     /// The index of a new segment.
     pub(crate) fn empty() -> SparseIndex {
-        SparseIndex { stored: 0, loaded: Some(Vec::new()), tail: Vec::new(), last_position: None }
+        SparseIndex {
+            stored: 0,
+            loaded: Some(Vec::new()),
+            tail: Vec::new(),
+            last_position: None,
+            stored_last_position: None,
+        }
     }
 
     /// An index whose first `stored` rows are in the file.
     pub(crate) fn stored(stored: u32, last_position: Option<u32>) -> SparseIndex {
         let loaded = (stored == 0).then(Vec::new);
-        SparseIndex { stored, loaded, tail: Vec::new(), last_position }
+        SparseIndex {
+            stored,
+            loaded,
+            tail: Vec::new(),
+            last_position,
+            stored_last_position: last_position,
+        }
     }
 
     pub(crate) fn is_loaded(&self) -> bool {
         self.loaded.is_some()
     }
 
-    pub(crate) fn last_position(&self) -> Option<u32> {
-        self.last_position
+    pub(crate) fn stored_last_position(&self) -> Option<u32> {
+        self.stored_last_position
     }
 
     pub(crate) fn stored_count(&self) -> u32 {
@@ -130,6 +144,9 @@ impl SparseIndex {
     pub(crate) fn set_stored(&mut self, stored: u32) {
         let Some(count) = stored.checked_sub(self.stored) else { return };
         let count = (count as usize).min(self.tail.len());
+        if let Some(last) = count.checked_sub(1) {
+            self.stored_last_position = Some(self.tail[last].position);
+        }
         let moved = self.tail.drain(..count);
         match &mut self.loaded {
             Some(rows) => rows.extend(moved),

@@ -35,7 +35,7 @@ mod writer;
 
 pub(crate) use reader::{JournalDamage, JournalEnd, ShardJournal, read_shard};
 pub(crate) use record::{
-    EntryRef, RECORD_HEADER_BYTES, Record, RecordBody, RecordHeader, RecordKind,
+    ENTRY_REF_BYTES, EntryRef, RECORD_HEADER_BYTES, Record, RecordBody, RecordHeader, RecordKind,
 };
 pub(crate) use writer::{FreeFile, JournalWriter};
 

@@ -17,6 +17,7 @@
 
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use corduroy_record::{GroupId, LogIndex, Offset};
@@ -52,12 +53,14 @@ pub(crate) struct SegmentFile {
     pub group: GroupId,
     pub path: PathBuf,
     file: OnceLock<Arc<dyn DiskFile>>,
+    /// Whether the name is known to be durable.
+    named: AtomicBool,
 }
 
 impl SegmentFile {
     pub(crate) fn new(group: GroupId, dir: &Path, identity: SegmentIdentity) -> SegmentFile {
         let path = paths::segment_file(dir, identity.base_offset.get(), identity.id);
-        SegmentFile { identity, group, path, file: OnceLock::new() }
+        SegmentFile { identity, group, path, file: OnceLock::new(), named: AtomicBool::new(false) }
     }
 
     pub(crate) fn header(&self) -> Vec<u8> {
@@ -80,6 +83,17 @@ impl SegmentFile {
         let header = self.header();
         file.write_at(0, &[IoSlice::new(&header)]).during("write", &self.path)?;
         Ok(self.file.get_or_init(|| file))
+    }
+
+    /// Makes the file's name durable, once (law 11).
+    pub(crate) fn flush_name(&self, disk: &dyn Disk) -> Result<(), StorageError> {
+        if self.named.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let dir = self.path.parent().unwrap_or(Path::new(""));
+        disk.flush_dir(dir).during("flush", dir)?;
+        self.named.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The open file; opens it and checks its header on first use.

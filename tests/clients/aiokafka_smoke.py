@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """aiokafka: admin, idempotent produce in every codec, read back by assign."""
 
 import asyncio

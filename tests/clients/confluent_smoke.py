@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """confluent-kafka (librdkafka): admin, idempotent produce in every codec, read back by assign."""
 
 import sys

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Faults on three real nodes while an idempotent librdkafka producer runs at full speed.
 
   tests/clients/faults [--seconds N] [--set KEY=VALUE] [SCENARIO ...]
@@ -195,10 +194,7 @@ def insync_matrix(scene):
             scene.cluster.kill(living.pop())
         for least in (1, 2, 3):
             topic = f"min-{least}"
-            if alive >= 2:
-                leader = scene.leader(topic, among=living)
-            else:
-                leader = living[0]
+            leader = scene.leader(topic, among=living) if alive >= 2 else living[0]
             until_isr(scene, topic, alive)
             with Broker(scene.port(leader)) as broker:
                 end_before = broker.list_offset(topic, 0, -1)

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the drivers: what a smoke needs, installed only where it is missing.
 
 # need_command COMMAND DEBIAN-PACKAGE

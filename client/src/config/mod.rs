@@ -7,7 +7,7 @@ mod properties;
 mod settings;
 mod table;
 
-pub(crate) use apply::validate_producer;
+pub(crate) use apply::{parse_servers, validate_producer};
 pub(crate) use properties::parse as parse_properties;
 pub(crate) use settings::{
     ClientSettings, ProducerSettings, ReaderSettings, Settings, UNLIMITED_RETRIES,

@@ -2,7 +2,7 @@
 
 mod image;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,6 +50,8 @@ pub(crate) struct Metadata {
     pool: Pool,
     image: Lock<Arc<ClusterImage>>,
     wanted: Lock<HashMap<Arc<str>, Wanted>>,
+    /// Peers that let others answer first: asked last.
+    suspects: Lock<HashSet<Peer>>,
     /// Refreshes asked for so far.
     asked: AtomicU64,
     wake: Notify,
@@ -78,6 +80,7 @@ impl Metadata {
             net,
             image: Lock::new(Arc::new(ClusterImage::default())),
             wanted: Lock::new(HashMap::new()),
+            suspects: Lock::new(HashSet::new()),
             asked: AtomicU64::new(0),
             wake: Notify::new(),
             closed: AtomicBool::new(false),
@@ -281,46 +284,67 @@ impl Metadata {
         let mut asking = FuturesUnordered::new();
         let mut last = Error::new(ErrorKind::Disconnected, "no broker is known");
         loop {
-            match candidates.next() {
-                Some(peer) => asking.push(self.ask(peer, request.clone())),
+            let asked = candidates.next();
+            match &asked {
+                Some(peer) => asking.push(self.ask(peer.clone(), request.clone())),
                 None if asking.is_empty() => return Err(last),
                 None => {}
             }
             let hedge_at = self.net.env.now() + HEDGE_AFTER;
             tokio::select! {
-                Some(answer) = asking.next() => match answer {
+                Some((peer, answer)) = asking.next() => match answer {
                     Ok(response) => {
+                        self.suspects.lock().remove(&peer);
                         self.merge(&response);
                         return Ok(());
                     }
-                    Err(error) => last = error,
+                    Err(error) => {
+                        self.suspects.lock().insert(peer);
+                        last = error;
+                    }
                 },
-                () = sleep_until(hedge_at), if candidates.len() > 0 => {}
+                () = sleep_until(hedge_at), if candidates.len() > 0 => {
+                    self.suspects.lock().extend(asked);
+                }
             }
         }
     }
 
     /// All peers, the best first: live connections, known brokers, bootstrap servers; each class
     /// starts at a random place, so that clients spread.
-    fn candidates(&self) -> Vec<Peer> {
+    pub(crate) fn candidates(&self) -> Vec<Peer> {
         let image = self.image();
+        let suspects = self.suspects.lock().clone();
         let shuffled = |mut peers: Vec<Peer>| {
             for at in (1..peers.len()).rev() {
                 peers.swap(at, self.net.env.random_below(at as u64 + 1) as usize);
             }
             peers
         };
-        let nodes = shuffled(image.brokers.keys().copied().map(Peer::Node).collect());
+        let mut peers = shuffled(image.brokers.keys().copied().map(Peer::Node).collect());
         let seeds = self.net.settings.bootstrap_servers.len();
-        let seeds = shuffled((0..seeds).map(Peer::Seed).collect());
-        let (mut live, cold): (Vec<Peer>, Vec<Peer>) =
-            nodes.into_iter().partition(|peer| self.pool.live(peer).is_some());
-        live.extend(cold);
-        live.extend(seeds);
-        live
+        peers.extend(shuffled((0..seeds).map(Peer::Seed).collect()));
+        peers.sort_by_key(|peer| {
+            let is_seed = matches!(peer, Peer::Seed(_));
+            (suspects.contains(peer), is_seed, self.pool.live(peer).is_none())
+        });
+        peers
     }
 
-    async fn ask(&self, peer: Peer, request: MetadataRequest) -> Result<MetadataResponse, Error> {
+    async fn ask(
+        &self,
+        peer: Peer,
+        request: MetadataRequest,
+    ) -> (Peer, Result<MetadataResponse, Error>) {
+        let answer = self.ask_for(&peer, request).await;
+        (peer, answer)
+    }
+
+    async fn ask_for(
+        &self,
+        peer: &Peer,
+        request: MetadataRequest,
+    ) -> Result<MetadataResponse, Error> {
         let connection = self.reach(peer).await?;
         let limit = self.net.settings.request_timeout.min(ANSWER_WAIT_MAX);
         connection
@@ -334,10 +358,14 @@ impl Metadata {
             .await
     }
 
-    async fn reach(&self, peer: Peer) -> Result<Arc<Connection>, Error> {
+    /// The connection to a peer.
+    ///
+    /// # Errors
+    /// As [`Pool::node`].
+    pub(crate) async fn reach(&self, peer: &Peer) -> Result<Arc<Connection>, Error> {
         match peer {
-            Peer::Node(id) => self.pool.node(&self.image(), id).await,
-            Peer::Seed(place) => self.pool.seed(place).await,
+            Peer::Node(id) => self.pool.node(&self.image(), *id).await,
+            Peer::Seed(place) => self.pool.seed(*place).await,
         }
     }
 

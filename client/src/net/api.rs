@@ -8,14 +8,14 @@ use corduroy_protocol::messages::{
     InitProducerIdResponse, ListOffsetsRequest, ListOffsetsResponse, MetadataRequest,
     MetadataResponse, ProduceRequest, ProduceResponse,
 };
-use corduroy_protocol::{Request, Response};
+use corduroy_protocol::{ApiKey, Request, Response};
 
 pub(crate) use corduroy_protocol::StrBytes;
 
 /// A request that knows its API.
 pub(crate) trait Api: Sized {
     /// Kafka's number of it.
-    const KEY: i16;
+    const KEY: ApiKey;
     /// Kafka's name of it.
     const NAME: &'static str;
     /// The versions that this client speaks, both inclusive.
@@ -28,9 +28,9 @@ pub(crate) trait Api: Sized {
 }
 
 macro_rules! apis {
-    ($($key:literal $name:ident $request:ident $response:ident $min:literal..=$max:literal;)*) => {
+    ($($name:ident $request:ident $response:ident $min:literal..=$max:literal;)*) => {
         $(impl Api for $request {
-            const KEY: i16 = $key;
+            const KEY: ApiKey = ApiKey::$name;
             const NAME: &'static str = stringify!($name);
             const VERSIONS: (i16, i16) = ($min, $max);
             type Response = $response;
@@ -52,15 +52,15 @@ macro_rules! apis {
 // Topics go by name: Produce 13 and Fetch 13 know ids only, and gain a client nothing. Fetch 4 to
 // 12 and Produce 3 to 12 are what every broker since Kafka 0.11 offers a part of.
 apis! {
-    0 Produce ProduceRequest ProduceResponse 3..=12;
-    1 Fetch FetchRequest FetchResponse 4..=12;
-    2 ListOffsets ListOffsetsRequest ListOffsetsResponse 1..=7;
-    3 Metadata MetadataRequest MetadataResponse 1..=12;
-    19 CreateTopics CreateTopicsRequest CreateTopicsResponse 2..=7;
-    20 DeleteTopics DeleteTopicsRequest DeleteTopicsResponse 1..=6;
-    22 InitProducerId InitProducerIdRequest InitProducerIdResponse 0..=5;
-    32 DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse 1..=4;
-    37 CreatePartitions CreatePartitionsRequest CreatePartitionsResponse 0..=3;
-    44 IncrementalAlterConfigs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse 0..=1;
-    60 DescribeCluster DescribeClusterRequest DescribeClusterResponse 0..=1;
+    Produce ProduceRequest ProduceResponse 3..=12;
+    Fetch FetchRequest FetchResponse 4..=12;
+    ListOffsets ListOffsetsRequest ListOffsetsResponse 1..=7;
+    Metadata MetadataRequest MetadataResponse 1..=12;
+    CreateTopics CreateTopicsRequest CreateTopicsResponse 2..=7;
+    DeleteTopics DeleteTopicsRequest DeleteTopicsResponse 1..=6;
+    InitProducerId InitProducerIdRequest InitProducerIdResponse 0..=5;
+    DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse 1..=4;
+    CreatePartitions CreatePartitionsRequest CreatePartitionsResponse 0..=3;
+    IncrementalAlterConfigs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse 0..=1;
+    DescribeCluster DescribeClusterRequest DescribeClusterResponse 0..=1;
 }

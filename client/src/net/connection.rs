@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use corduroy_env::{ReadHalf, Stream, WriteHalf};
 use corduroy_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
-use corduroy_protocol::{ErrorCode, Request, Response};
+use corduroy_protocol::{ApiKey, ErrorCode, Request, Response};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -130,24 +130,29 @@ impl Connection {
 
     /// ApiVersions, by KIP-511: in a version that the broker may not know, then in version 0.
     async fn negotiate(&self, limit: Duration) -> Result<Versions, Error> {
-        const KEY: i16 = 18;
+        const KEY: ApiKey = ApiKey::ApiVersions;
         let request = ApiVersionsRequest::default()
             .with_client_software_name(StrBytes::from_static_str("corduroy-client"))
             .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
         for version in [3, 0] {
-            let frame = self.encode(KEY, version, &Request::ApiVersions(request.clone()))?;
-            let answer = self.submit(frame.0, frame.1).wait(limit).await.map_err(Error::from)?;
-            // A broker that does not know the version says so in version 0, whatever was asked.
-            let refused = answer.get(4..6) == Some(&ErrorCode::UnsupportedVersion.code().to_be_bytes());
-            if version > 0 && refused {
-                continue;
-            }
-            let response = match self.decode(KEY, version, answer)? {
-                Response::ApiVersions(response) => response,
-                _ => return Err(self.malformed("another API's answer")),
+            let request =
+                if version == 0 { ApiVersionsRequest::default() } else { request.clone() };
+            let (frame, correlation) =
+                self.encode(KEY, version, &Request::ApiVersions(request))?;
+            let answer =
+                self.submit(frame, correlation).wait(limit).await.map_err(Error::from)?;
+            let Response::ApiVersions(response) = self.decode(KEY, version, answer)? else {
+                return Err(self.malformed("another API's answer"));
             };
-            return Versions::from_response(&response)
-                .map_err(|error| error.with_api("ApiVersions").with_broker(&self.label));
+            match ErrorCode::from_code(response.error_code) {
+                ErrorCode::None => return Ok(Versions::from_response(&response)),
+                ErrorCode::UnsupportedVersion if version > 0 => {}
+                code => {
+                    return Err(Error::broker(code, None)
+                        .with_api("ApiVersions")
+                        .with_broker(&self.label));
+                }
+            }
         }
         Err(Error::new(ErrorKind::Unsupported, "the broker does not answer ApiVersions"))
     }
@@ -204,7 +209,7 @@ impl Connection {
     /// A frame for [`Connection::submit`], and its correlation id.
     pub(crate) fn encode(
         &self,
-        key: i16,
+        key: ApiKey,
         version: i16,
         request: &Request,
     ) -> Result<(Vec<Bytes>, Option<i32>), Error> {
@@ -250,7 +255,7 @@ impl Connection {
         }
     }
 
-    fn decode(&self, key: i16, version: i16, answer: Bytes) -> Result<Response, Error> {
+    fn decode(&self, key: ApiKey, version: i16, answer: Bytes) -> Result<Response, Error> {
         corduroy_protocol::decode_response(key, version, answer)
             .map(|(_, response)| response)
             .map_err(|error| self.malformed(&error.to_string()))
@@ -280,23 +285,20 @@ impl Wire {
 }
 
 impl Versions {
-    fn from_response(response: &ApiVersionsResponse) -> Result<Versions, Error> {
-        if response.error_code != 0 {
-            return Err(Error::broker(ErrorCode::from_code(response.error_code), None));
-        }
+    fn from_response(response: &ApiVersionsResponse) -> Versions {
         let ranges = response
             .api_keys
             .iter()
             .map(|api| (api.api_key, (api.min_version, api.max_version)))
             .collect();
-        Ok(Versions { ranges })
+        Versions { ranges }
     }
 
     fn pick<A: Api>(&self) -> Result<i16, Error> {
         let unsupported = |why: String| {
             Error::new(ErrorKind::Unsupported, why).with_api(A::NAME)
         };
-        let Some((min, max)) = self.ranges.get(&A::KEY).copied() else {
+        let Some((min, max)) = self.ranges.get(&(A::KEY as i16)).copied() else {
             return Err(unsupported("the broker does not offer this API".to_owned()));
         };
         let (our_min, our_max) = A::VERSIONS;

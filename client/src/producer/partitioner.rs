@@ -30,10 +30,11 @@ impl Sticky {
         self.current
     }
 
-    /// Counts a record of `bytes`, and lets go of the partition when its share is full.
-    pub(crate) fn count(&mut self, bytes: usize, share_bytes: usize) {
+    /// Counts a record of `bytes`, and lets go of the partition when its share is full: at the end
+    /// of a batch, so that none is left half empty, and at twice the share in any case.
+    pub(crate) fn count(&mut self, bytes: usize, share_bytes: usize, batch_full: bool) {
         self.bytes += bytes;
-        if self.bytes >= share_bytes {
+        if (batch_full && self.bytes >= share_bytes) || self.bytes >= 2 * share_bytes {
             self.current = None;
         }
     }
@@ -102,12 +103,14 @@ mod tests {
         let mut sticky = Sticky::default();
         let chosen = sticky.choose(&[load(0), load(0)], true, 1);
         assert_eq!((chosen, sticky.current()), (1, Some(1)));
-        sticky.count(99, 100);
+        sticky.count(99, 100, true);
         assert_eq!(sticky.current(), Some(1));
-        sticky.count(1, 100);
+        sticky.count(1, 100, false);
+        assert_eq!(sticky.current(), Some(1), "not in the middle of a batch");
+        sticky.count(1, 100, true);
         assert_eq!(sticky.current(), None);
         assert_eq!(sticky.choose(&[load(0), load(0)], true, 0), 0);
-        sticky.count(99, 100);
+        sticky.count(99, 100, true);
         assert_eq!(sticky.current(), Some(0), "the count starts over with each choice");
     }
 

@@ -128,6 +128,16 @@ pub(crate) struct PartitionQueue {
     pub(crate) failures: u32,
 }
 
+impl Content {
+    /// Upper bound of its bytes on the wire.
+    pub(crate) fn size_estimate(&self) -> usize {
+        match self {
+            Content::Gathered(builder) => builder.size_estimate(),
+            Content::Sealed(batch) => batch.size_bytes(),
+        }
+    }
+}
+
 impl PartitionQueue {
     /// Whether there is nothing on its way.
     pub(crate) fn is_empty(&self) -> bool {
@@ -137,6 +147,18 @@ impl PartitionQueue {
     /// Batches that wait for their turn.
     pub(crate) fn waiting_batches(&self) -> usize {
         self.drafts.len()
+    }
+
+    /// Whether a record of `size_bytes` would close the open batch and begin another.
+    pub(crate) fn would_overflow(&self, rules: &Rules, size_bytes: usize) -> bool {
+        self.drafts.back().is_some_and(|last| {
+            !last.closed && last.builder.size_estimate() + size_bytes > rules.batch_bytes
+        })
+    }
+
+    /// Whether no batch is open for more records.
+    pub(crate) fn is_full(&self) -> bool {
+        self.drafts.back().is_none_or(|last| last.closed)
     }
 
     /// Adds a record of at most `size_bytes` with `push`, which writes it into the builder.
@@ -152,9 +174,8 @@ impl PartitionQueue {
         push: impl FnOnce(&mut BatchBuilder) -> Result<(), BatchError>,
     ) -> Result<(Arc<Completion>, u32, bool), BatchError> {
         let mut wake = false;
-        if let Some(last) = self.drafts.back_mut()
-            && !last.closed
-            && last.builder.size_estimate() + size_bytes > rules.batch_bytes
+        if self.would_overflow(rules, size_bytes)
+            && let Some(last) = self.drafts.back_mut()
         {
             last.close();
             wake = true;
@@ -175,7 +196,7 @@ impl PartitionQueue {
             return Ok((completion, 0, true));
         }
         let Some(last) = self.drafts.back_mut() else {
-            return Err(BatchError::Invalid { what: "an open batch exists here" });
+            return Err(BatchError::Invalid { what: "no batch is open" });
         };
         push(&mut last.builder)?;
         last.reserved_bytes += size_bytes;
@@ -434,8 +455,23 @@ impl PartitionQueue {
         }
     }
 
-    /// Lets the partition rest until `until`; a newer leader than `leader` ends it early.
+    /// Whether its next order needs a producer id that nobody has used yet.
+    pub(crate) fn needs_new_identity(&self) -> bool {
+        match self.reorder {
+            Some(Renewal::NewId) => true,
+            Some(Renewal::NextEpoch) => {
+                self.identity.is_some_and(|identity| identity.bumped().is_none())
+            }
+            None => false,
+        }
+    }
+
+    /// Lets the partition rest until `until`; another leader than `leader` ends it early. The first
+    /// of several batches that failed together decides.
     pub(crate) fn pause(&mut self, until: Instant, leader: Option<LeaderSeen>) {
+        if self.paused.is_some() {
+            return;
+        }
         self.failures += 1;
         self.paused = Some(Paused { until, leader });
     }

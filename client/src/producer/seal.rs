@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use corduroy_record::{
-    BATCH_HEAD_BYTES, Batch, BatchError, ProducerEpoch, ProducerId, crc32c, sequence_after,
+    BATCH_HEAD_BYTES, Batch, ProducerEpoch, ProducerId, crc32c, sequence_after,
 };
 
 /// Under which name a producer writes to a partition (KIP-98).
@@ -46,16 +46,13 @@ const PRODUCER_BYTES: usize = 8 + 2 + 4;
 
 /// Writes `stamp` into the batch, unless it says so already, and renews the CRC. Copies the body
 /// only where somebody else still holds it.
-///
-/// # Errors
-/// None for a batch that is whole; the type says so because the pieces are joined again.
-pub(crate) fn stamp(batch: Batch, stamp: Stamp) -> Result<Batch, BatchError> {
+pub(crate) fn stamp(batch: Batch, stamp: Stamp) -> Batch {
     let header = batch.header();
     if header.producer_id == stamp.identity.id
         && header.producer_epoch == stamp.identity.epoch
         && header.base_sequence == stamp.sequence
     {
-        return Ok(batch);
+        return batch;
     }
     let head = batch.head();
     let body = batch.body().clone();
@@ -69,6 +66,7 @@ pub(crate) fn stamp(batch: Batch, stamp: Stamp) -> Result<Batch, BatchError> {
     let crc = crc32c(&body[CRC_FROM..]);
     body[CRC_AT..CRC_FROM].copy_from_slice(&crc.to_be_bytes());
     Batch::from_parts(head, body.freeze())
+        .expect("law of Batch: the pieces of a batch, neither resized, make a batch")
 }
 
 fn into_mut(bytes: Bytes) -> BytesMut {
@@ -97,7 +95,7 @@ mod tests {
     fn a_stamped_batch_is_valid_and_keeps_its_records() {
         let kept = batch();
         for original in [batch(), kept.clone()] {
-            let stamped = stamp(original, place(3, 11)).expect("whole");
+            let stamped = stamp(original, place(3, 11));
             stamped.validate(&ValidateRules::client(1 << 20)).expect("valid CRC");
             assert_eq!(stamped.header().producer_epoch.get(), 3);
             assert_eq!(stamped.header().base_sequence, 11);

@@ -120,7 +120,7 @@ fn refused(facts: Facts, code: ErrorCode, message: Option<&str>) -> Verdict {
         }
         _ if code.is_retriable() && facts.may_retry => Verdict::Again {
             maybe_written: facts.maybe_written || may_be_written(code),
-            pause: if is_about_leader(code) { Pause::Leader } else { Pause::Backoff },
+            pause: if code.refreshes_metadata() { Pause::Leader } else { Pause::Backoff },
         },
         _ => fail(error(), facts.maybe_written || may_be_written(code)),
     }
@@ -162,21 +162,6 @@ fn may_be_written(code: ErrorCode) -> bool {
             | ErrorCode::FencedLeaderEpoch
             | ErrorCode::UnknownLeaderEpoch
             | ErrorCode::LeaderNotAvailable
-    )
-}
-
-/// Whether `code` says that the metadata is out of date.
-pub(crate) fn is_about_leader(code: ErrorCode) -> bool {
-    matches!(
-        code,
-        ErrorCode::NotLeaderOrFollower
-            | ErrorCode::LeaderNotAvailable
-            | ErrorCode::UnknownTopicOrPartition
-            | ErrorCode::UnknownTopicId
-            | ErrorCode::FencedLeaderEpoch
-            | ErrorCode::UnknownLeaderEpoch
-            | ErrorCode::ReplicaNotAvailable
-            | ErrorCode::KafkaStorageError
     )
 }
 

@@ -98,7 +98,7 @@ fn topic(name: &str, partitions: i32, factor: i16) -> NewTopic {
     NewTopic {
         partitions: Some(partitions),
         replication_factor: Some(factor),
-        ..NewTopic::named(name)
+        ..NewTopic::with_defaults(name)
     }
 }
 
@@ -107,13 +107,13 @@ fn assigned(name: &str, assignments: &[(i32, &[i32])]) -> NewTopic {
         .iter()
         .map(|(partition, nodes)| Assignment { partition: *partition, nodes: nodes.to_vec() })
         .collect();
-    NewTopic { assignments, ..NewTopic::named(name) }
+    NewTopic { assignments, ..NewTopic::with_defaults(name) }
 }
 
 fn with_config(name: &str, key: &str, value: Option<&str>) -> NewTopic {
     NewTopic {
         configs: vec![(key.to_owned(), value.map(str::to_owned))],
-        ..NewTopic::named(name)
+        ..NewTopic::with_defaults(name)
     }
 }
 
@@ -128,7 +128,7 @@ fn check<T: std::fmt::Debug>(got: Result<T, Refusal>, code: ErrorCode, words: &s
 fn topics_are_created_with_the_cluster_defaults() {
     for (nodes, factor) in [(1, 1), (2, 2), (3, 3), (5, 3)] {
         let mut cluster = Cluster::of(nodes);
-        let created = cluster.create(NewTopic::named("orders")).expect("created");
+        let created = cluster.create(NewTopic::with_defaults("orders")).expect("created");
         assert_eq!(created.partitions.len(), 4);
         assert!(created.partitions.iter().all(|replicas| replicas.len() == factor));
         let image = cluster.state.image();
@@ -156,11 +156,11 @@ fn replica_ids_are_never_given_twice() {
 #[test]
 fn a_recreated_topic_has_another_id() {
     let mut cluster = Cluster::of(1);
-    let first = cluster.create(NewTopic::named("t")).expect("created");
+    let first = cluster.create(NewTopic::with_defaults("t")).expect("created");
     cluster
         .one_topic(Request::DeleteTopics { topics: vec![TopicRef::Id(first.id)] })
         .expect("deleted");
-    let second = cluster.create(NewTopic::named("t")).expect("created");
+    let second = cluster.create(NewTopic::with_defaults("t")).expect("created");
     assert_ne!(first.id, second.id);
 }
 
@@ -168,10 +168,10 @@ fn a_recreated_topic_has_another_id() {
 fn bad_topics_are_refused_with_kafkas_codes() {
     use ErrorCode::*;
     let cases: Vec<(NewTopic, ErrorCode, &str)> = vec![
-        (NewTopic::named("old.topic"), TopicAlreadyExists, "already exists"),
-        (NewTopic::named("old_topic"), InvalidTopicException, "collides"),
-        (NewTopic::named(""), InvalidTopicException, "empty"),
-        (NewTopic::named("a/b"), InvalidTopicException, "'/'"),
+        (NewTopic::with_defaults("old.topic"), TopicAlreadyExists, "already exists"),
+        (NewTopic::with_defaults("old_topic"), InvalidTopicException, "collides"),
+        (NewTopic::with_defaults(""), InvalidTopicException, "empty"),
+        (NewTopic::with_defaults("a/b"), InvalidTopicException, "'/'"),
         (topic("t", 0, 1), InvalidPartitions, "at least 1"),
         (topic("t", -5, 1), InvalidPartitions, "at least 1"),
         (topic("t", i32::MAX, 1), InvalidPartitions, "at most"),
@@ -195,7 +195,7 @@ fn bad_topics_are_refused_with_kafkas_codes() {
     ];
     for (new, code, words) in cases {
         let mut cluster = Cluster::of(3);
-        cluster.create(NewTopic::named("old.topic")).expect("created");
+        cluster.create(NewTopic::with_defaults("old.topic")).expect("created");
         let before = cluster.state.clone();
         check(cluster.create(new), code, words);
         assert!(cluster.state == before, "a refusal changes nothing");
@@ -205,7 +205,7 @@ fn bad_topics_are_refused_with_kafkas_codes() {
 #[test]
 fn topics_of_one_request_see_each_other() {
     let mut cluster = Cluster::of(1);
-    let topics = ["a.b", "a_b", "c"].map(NewTopic::named).to_vec();
+    let topics = ["a.b", "a_b", "c"].map(NewTopic::with_defaults).to_vec();
     let Reply::Topics(results) =
         cluster.ask(Request::CreateTopics { topics, validate_only: false })
     else {
@@ -220,7 +220,7 @@ fn topics_of_one_request_see_each_other() {
 fn validation_alone_changes_nothing() {
     let mut cluster = Cluster::of(1);
     let before = cluster.state.clone();
-    let topics = vec![NewTopic::named("t")];
+    let topics = vec![NewTopic::with_defaults("t")];
     cluster
         .one_topic(Request::CreateTopics { topics, validate_only: true })
         .expect("it would be created");
@@ -302,7 +302,7 @@ fn settings_are_set_appended_subtracted_and_deleted() {
         ("cleanup.policy", ConfigStep::Delete, None),
     ];
     let mut cluster = Cluster::of(1);
-    cluster.create(NewTopic::named("t")).expect("created");
+    cluster.create(NewTopic::with_defaults("t")).expect("created");
     for (name, step, want) in cases {
         cluster.alter(topic(), &[(name, step.clone())]).expect("altered");
         let got = cluster.state.image().topics["t"].configs.get(name).cloned();
@@ -338,7 +338,7 @@ fn bad_settings_are_refused_and_the_whole_resource_with_them() {
         (topic(), vec![("retention.ms", set("1")), ("segment.ms", set("0"))], InvalidConfig, "segment.ms"),
     ];
     let mut cluster = Cluster::of(1);
-    cluster.create(NewTopic::named("t")).expect("created");
+    cluster.create(NewTopic::with_defaults("t")).expect("created");
     let before = cluster.state.clone();
     for (resource, steps, code, words) in cases {
         check(cluster.alter(resource, &steps), code, words);
@@ -435,7 +435,7 @@ fn nothing_works_before_the_cluster_has_formed_and_it_forms_once() {
     assert_eq!(cluster.ask(form(1)), Reply::Done);
     assert_eq!(cluster.ask(form(2)), Reply::Done);
     assert_eq!(cluster.state.cluster_id(), Some([1; 16]));
-    assert_eq!(cluster.create(NewTopic::named("t")).expect("created").partitions.len(), 2);
+    assert_eq!(cluster.create(NewTopic::with_defaults("t")).expect("created").partitions.len(), 2);
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl ShardJournal {
                                 find_turn(&*file, path, position, len, header.incarnation, expected)?
                             }
                         };
-                        let garbage = !is_zero(&*file, path, position)?;
+                        let garbage = is_begun(&*file, path, position, header.incarnation)?;
                         match later {
                             Some(later) => {
                                 let what = format!(
@@ -274,8 +274,14 @@ fn find_turn(
     Ok(None)
 }
 
-fn is_zero(file: &dyn DiskFile, path: &Path, position: u64) -> Result<bool, StorageError> {
-    let mut page = [0; TURN_HEADER_BYTES];
-    file.read_at(position, &mut page).during("read", path)?;
-    Ok(page.iter().all(|byte| *byte == 0))
+/// Whether a turn of this incarnation was begun at `position`.
+fn is_begun(
+    file: &dyn DiskFile,
+    path: &Path,
+    position: u64,
+    incarnation: u64,
+) -> Result<bool, StorageError> {
+    let mut header = [0; TURN_HEADER_BYTES];
+    file.read_at(position, &mut header).during("read", path)?;
+    Ok(header[..4] == TURN_MAGIC[..] && header[8..16] == incarnation.to_le_bytes())
 }

@@ -1,0 +1,364 @@
+//! openraft's log, kept by the storage crate.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::ops::{Bound, RangeBounds, RangeInclusive};
+use std::rc::Rc;
+
+use corduroy_record::{LogIndex, Term};
+use corduroy_storage::{
+    AppendDone, AppendError, AppliedBody, AppliedEntry, Entry, LogStart, NewEntry, Payload,
+    StorageError,
+};
+use futures::Stream;
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{EntryPayload, RaftLogReader};
+
+use crate::door::{Ticket, void};
+use crate::replica_core::Core;
+use crate::state_machine::ReplicaEvent;
+use crate::types::{
+    Body, LogEntry, LogId, MembershipRecord, Proposed, RaftVote, TypeConfig, log_id, place,
+    vote_from_storage, vote_to_storage,
+};
+
+/// Entries read at once for apply.
+const APPLY_CHUNK_ENTRIES: u64 = 512;
+
+/// The log of one replica; also the reader that replication and apply use.
+#[derive(Clone)]
+pub struct LogStore {
+    core: Rc<Core>,
+}
+
+impl LogStore {
+    pub(crate) fn new(core: Rc<Core>) -> LogStore {
+        LogStore { core }
+    }
+
+    /// A storage error stops the group for good (law 3); a full disk only until there is room.
+    fn failed(&self, error: StorageError) -> io::Error {
+        if matches!(error, StorageError::DiskFull) {
+            self.core.disk_full.set(true);
+        } else {
+            let mut first = self.core.storage_error.borrow_mut();
+            first.get_or_insert_with(|| error.to_string());
+        }
+        io::Error::other(error.to_string())
+    }
+
+    fn append_failed(&self, error: AppendError) -> io::Error {
+        match error {
+            AppendError::Storage(error) => self.failed(error),
+            error => {
+                let mut first = self.core.storage_error.borrow_mut();
+                first.get_or_insert_with(|| error.to_string());
+                io::Error::other(error.to_string())
+            }
+        }
+    }
+
+    /// The part of `range` that the log holds, as `[from, to)`.
+    fn clamp<R: RangeBounds<u64>>(&self, range: &R) -> Option<(LogIndex, LogIndex)> {
+        let state = self.core.log.state();
+        let first = state.log_start.index.get();
+        let end = state.last.map_or(first, |(_, index)| index.get() + 1);
+        let from = match range.start_bound() {
+            Bound::Included(index) => *index,
+            Bound::Excluded(index) => index.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(index) => index.saturating_add(1),
+            Bound::Excluded(index) => *index,
+            Bound::Unbounded => u64::MAX,
+        };
+        let (from, to) = (from.max(first), to.min(end));
+        (from < to).then_some((LogIndex::new(from), LogIndex::new(to)))
+    }
+
+    async fn heads(&self, from: LogIndex, to: LogIndex) -> Result<Vec<LogEntry>, io::Error> {
+        let heads = self.core.log.read_heads(from, to).await.map_err(|e| self.failed(e))?;
+        heads.into_iter().map(applied_to_entry).collect()
+    }
+}
+
+fn invalid(error: impl fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+/// An entry as openraft needs it at start and for apply: without the batch's bytes.
+fn applied_to_entry(entry: AppliedEntry) -> Result<LogEntry, io::Error> {
+    let payload = match entry.body {
+        AppliedBody::Blank => EntryPayload::Blank,
+        AppliedBody::Membership(bytes) => EntryPayload::Membership(
+            MembershipRecord::decode(&bytes).and_then(|r| r.membership()).map_err(invalid)?,
+        ),
+        body => EntryPayload::Normal(Proposed { body: Body::Applied(body), ticket: None }),
+    };
+    Ok(LogEntry {
+        id: log_id(entry.head.term, entry.head.index),
+        head: Some(entry.head),
+        payload,
+    })
+}
+
+/// An entry as a follower needs it.
+pub(crate) fn entry_to_raft(entry: Entry) -> Result<LogEntry, io::Error> {
+    let payload = match entry.payload {
+        Payload::Blank => EntryPayload::Blank,
+        Payload::Membership(bytes) => EntryPayload::Membership(
+            MembershipRecord::decode(&bytes).and_then(|r| r.membership()).map_err(invalid)?,
+        ),
+        Payload::Batch(batch) => {
+            EntryPayload::Normal(Proposed { body: Body::Batch(batch), ticket: None })
+        }
+        Payload::Internal(bytes) => {
+            EntryPayload::Normal(Proposed { body: Body::Internal(bytes), ticket: None })
+        }
+    };
+    Ok(LogEntry {
+        id: log_id(entry.head.term, entry.head.index),
+        head: Some(entry.head),
+        payload,
+    })
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    // openraft reads this way at start and for single log ids only: headers do.
+    async fn try_get_log_entries<R>(&mut self, range: R) -> Result<Vec<LogEntry>, io::Error>
+    where
+        R: RangeBounds<u64> + Clone + fmt::Debug,
+    {
+        match self.clamp(&range) {
+            Some((from, to)) => self.heads(from, to).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<RaftVote>, io::Error> {
+        let vote = self.core.log.state().vote;
+        Ok(vote.map(|vote| vote_from_storage(&vote, self.core.id)))
+    }
+
+    // Replication. Bounded in bytes here, since openraft counts entries only.
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<LogEntry>, io::Error> {
+        let (from, to) = (LogIndex::new(start), LogIndex::new(end));
+        let bytes_max = self.core.config.append_bytes_max;
+        let entries = match self.core.log.read_cached(from, to, bytes_max) {
+            Some(entries) => entries,
+            None => {
+                self.core.log.read(from, to, bytes_max).await.map_err(|e| self.failed(e))?
+            }
+        };
+        entries.into_iter().map(entry_to_raft).collect()
+    }
+
+    // Apply: headers, in chunks.
+    async fn entries_stream<R>(
+        &mut self,
+        range: R,
+    ) -> impl Stream<Item = Result<LogEntry, io::Error>>
+    where
+        R: RangeBounds<u64> + Clone + fmt::Debug,
+    {
+        struct Reading {
+            store: LogStore,
+            next: LogIndex,
+            end: LogIndex,
+            ready: std::vec::IntoIter<LogEntry>,
+        }
+        let (next, end) =
+            self.clamp(&range).unwrap_or((LogIndex::new(0), LogIndex::new(0)));
+        let reading = Reading { store: self.clone(), next, end, ready: Vec::new().into_iter() };
+        Box::pin(futures::stream::unfold(reading, |mut reading| async move {
+            loop {
+                if let Some(entry) = reading.ready.next() {
+                    return Some((Ok(entry), reading));
+                }
+                if reading.next >= reading.end {
+                    return None;
+                }
+                let to =
+                    reading.end.min(LogIndex::new(reading.next.get() + APPLY_CHUNK_ENTRIES));
+                match reading.store.heads(reading.next, to).await {
+                    Ok(entries) if entries.is_empty() => {
+                        reading.next = reading.end;
+                        return Some((Err(invalid("the log has a hole")), reading));
+                    }
+                    Ok(entries) => {
+                        reading.next = LogIndex::new(reading.next.get() + entries.len() as u64);
+                        reading.ready = entries.into_iter();
+                    }
+                    Err(error) => {
+                        reading.next = reading.end;
+                        return Some((Err(error), reading));
+                    }
+                }
+            }
+        }))
+    }
+
+    async fn get_key_log_ids(
+        &mut self,
+        range: RangeInclusive<LogId>,
+    ) -> Result<Vec<LogId>, io::Error> {
+        let (first, last) = (range.start(), range.end());
+        let mut ids = vec![*first];
+        for start in self.core.log.epochs().starts() {
+            let index = start.first_index.get();
+            if index > first.index && index <= last.index {
+                ids.push(log_id(start.term, start.first_index));
+            }
+        }
+        if ids.last() != Some(last) {
+            ids.push(*last);
+        }
+        Ok(ids)
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogStore;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let state = self.core.log.state();
+        let id = |(term, index): (Term, LogIndex)| log_id(term, index);
+        let purged = state.log_start.prev.map(id);
+        Ok(LogState { last_purged_log_id: purged, last_log_id: state.last.map(id).or(purged) })
+    }
+
+    async fn get_log_reader(&mut self) -> LogStore {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
+        self.core.log.save_vote(vote_to_storage(vote)).await.map_err(|e| self.failed(e))
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        if let Some(committed) = committed {
+            self.core.log.save_committed(place(&committed));
+        }
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
+        let state = self.core.log.state();
+        // Law 6: never beyond the recovered end.
+        let committed = state.committed.min(state.last);
+        Ok(committed.map(|(term, index)| log_id(term, index)))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = LogEntry>,
+        I::IntoIter:,
+    {
+        let core = &self.core;
+        let mut new = Vec::new();
+        let mut tickets: Vec<(usize, Rc<Ticket>)> = Vec::new();
+        for entry in entries {
+            let (term, index) = place(&entry.id);
+            let payload = match entry.payload {
+                EntryPayload::Blank => Payload::Blank,
+                EntryPayload::Membership(members) => {
+                    Payload::Membership(MembershipRecord::of(&members, None).encode())
+                }
+                EntryPayload::Normal(Proposed { body, ticket }) => {
+                    let admitted = match ticket {
+                        None => true,
+                        Some(ticket) => {
+                            let admitted = core.door.admit(core, &ticket);
+                            if admitted {
+                                tickets.push((new.len(), ticket));
+                            }
+                            admitted
+                        }
+                    };
+                    match body {
+                        _ if !admitted => Payload::Internal(void()),
+                        Body::Batch(batch) => Payload::Batch(batch),
+                        Body::Internal(bytes) => Payload::Internal(bytes),
+                        Body::Applied(_) => {
+                            return Err(invalid("an entry without its bytes cannot be appended"));
+                        }
+                    }
+                }
+            };
+            let base_offset = entry.head.map(|head| head.base_offset);
+            new.push(NewEntry { term, index, base_offset, payload });
+        }
+
+        let tickets = Rc::new(RefCell::new(tickets));
+        let written = (!tickets.borrow().is_empty()).then(|| {
+            let tickets = tickets.clone();
+            let written: Box<dyn FnOnce(Result<(), StorageError>)> = Box::new(move |result| {
+                if result.is_ok() {
+                    for (_, ticket) in tickets.borrow().iter() {
+                        ticket.written();
+                    }
+                }
+            });
+            written
+        });
+        // No sync here: the shard's store flushes once a turn for all its partitions. openraft
+        // counts these entries only when this callback has fired.
+        let durable: Box<dyn FnOnce(Result<(), StorageError>)> = {
+            let store = self.clone();
+            Box::new(move |result| {
+                callback.io_completed(result.map_err(|error| store.failed(error)));
+                store.core.progress.own_changed();
+                store.core.check_revert();
+            })
+        };
+        let heads = core
+            .log
+            .append(new, AppendDone { written, durable: Some(durable) })
+            .map_err(|error| self.append_failed(error))?;
+        for (at, ticket) in tickets.borrow().iter() {
+            if let Some(head) = heads.get(*at) {
+                ticket.placed(*head);
+            }
+        }
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
+        let last = last.map(|id| LogIndex::new(id.index));
+        tracing::info!(group = %self.core.group, ?last, "a conflicting end of the log is cut");
+        self.core.log.truncate_after(last).await.map_err(|e| self.failed(e))?;
+        self.core.event(&ReplicaEvent::Truncated { last });
+        Ok(())
+    }
+
+    // Law 6: only up to the durable snapshot; beyond the end, a reset to it (law 9).
+    async fn purge(&mut self, id: LogId) -> Result<(), io::Error> {
+        let upto = place(&id);
+        let log = &self.core.log;
+        let Some(snapshot) = log.snapshot() else {
+            return Err(invalid(format!("purge to {id} without a snapshot")));
+        };
+        if snapshot.at.1 < upto.1 {
+            return Err(invalid(format!("purge to {id} beyond the snapshot at {}", snapshot.at.1)));
+        }
+        let offset = if snapshot.at.1 == upto.1 {
+            Some(snapshot.offset)
+        } else {
+            log.offset_at_index(upto.1.next())
+        };
+        let Some(offset) = offset else {
+            return Err(invalid(format!("purge to {id}, whose offset is not known")));
+        };
+        let start = LogStart { index: upto.1.next(), offset, prev: Some(upto) };
+        let holds = log.state().last.is_some_and(|(_, last)| last >= upto.1)
+            && log.term_of(upto.1).is_none_or(|term| term == upto.0);
+        let moved = if holds { log.set_log_start(start).await } else { log.reset(start).await };
+        moved.map_err(|error| self.failed(error))
+    }
+}

@@ -1,0 +1,274 @@
+//! openraft's state machine: drives the partition's own, keeps its checkpoints and its snapshot.
+
+use std::io;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use corduroy_record::{LogIndex, Offset, Term};
+use corduroy_storage::{AppliedBody, AppliedEntry, SavedTables, StorageError};
+use futures::{Stream, StreamExt};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
+use openraft::RaftSnapshotBuilder;
+use openraft::Snapshot;
+use openraft::entry::RaftEntry;
+
+use crate::replica_core::Core;
+use crate::types::{
+    LogId, MembershipRecord, SnapshotMeta, StoredMembership, TypeConfig, applied_entry, log_id,
+    place,
+};
+
+/// Entries that the machine gets at once.
+const APPLY_ENTRIES_MAX: usize = 512;
+
+type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SavedTables>;
+
+/// Sits between openraft and the partition's state machine.
+pub struct MachineDriver {
+    core: Rc<Core>,
+}
+
+/// Reads the snapshot that retention saved. It builds nothing: law 9.
+pub struct SnapshotReader {
+    core: Rc<Core>,
+}
+
+/// Why a replica's tables could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RestoreError {
+    #[error("the saved membership cannot be read: {0}")]
+    Membership(String),
+    #[error("the saved tables cannot be read: {0}")]
+    Tables(String),
+}
+
+impl MachineDriver {
+    pub(crate) fn new(core: Rc<Core>) -> MachineDriver {
+        MachineDriver { core }
+    }
+
+    fn flush(
+        &self,
+        entries: &mut Vec<AppliedEntry>,
+        responders: &mut Vec<ApplyResponder<TypeConfig>>,
+        membership: Option<StoredMembership>,
+    ) {
+        let Some(last) = entries.last().map(|entry| entry.head) else { return };
+        let core = &self.core;
+        core.machine.borrow_mut().apply(entries);
+        core.applied.set(Some((last.term, last.index)));
+        core.high_watermark.set(last.next_offset());
+        if let Some(membership) = membership {
+            *core.applied_membership.borrow_mut() = membership;
+        }
+        entries.clear();
+        self.checkpoint(last.term, last.index);
+        core.applied_changed.notify_waiters();
+        // The leader's own entry opens the door to clients before its observers hear of it.
+        core.announce_ready();
+        for responder in responders.drain(..) {
+            responder.send(());
+        }
+    }
+
+    /// Saves the tables if `index` is the last entry before a segment (DESIGN.md 6): the
+    /// restart's checkpoint, and what retention turns into the snapshot.
+    fn checkpoint(&self, term: Term, index: LogIndex) {
+        let core = &self.core;
+        if core.boundary.get() != Some(index) {
+            return;
+        }
+        let offset = core.high_watermark.get();
+        let tables = core.machine.borrow().tables();
+        let membership =
+            MembershipRecord::of_stored(&core.applied_membership.borrow()).encode();
+        let core = core.clone();
+        let env = core.env.clone();
+        env.spawn_local(async move {
+            // Law 6: a checkpoint never exceeds what is durable here.
+            loop {
+                let changed = core.progress.changed();
+                if core.stopped.get() {
+                    return;
+                }
+                if core.log.state().durable_last >= Some(index) {
+                    break;
+                }
+                changed.await;
+            }
+            let saved = core.log.save_tables((term, index), offset, membership, tables).await;
+            if let Err(error) = saved {
+                tracing::warn!(group = %core.group, %error, "a checkpoint was not saved");
+            }
+        });
+    }
+
+    /// The last entry before the next segment that begins after `applied`, if it is known yet.
+    fn next_boundary(&self, applied: Option<LogIndex>) -> Option<LogIndex> {
+        self.core
+            .log
+            .segment_boundaries()
+            .iter()
+            .filter_map(|boundary| boundary.0.get().checked_sub(1).map(LogIndex::new))
+            .find(|before| applied.is_none_or(|applied| *before > applied))
+    }
+}
+
+/// Loads the newest of checkpoint and snapshot into the machine; called before openraft starts.
+pub(crate) fn restore(core: &Core) -> Result<(), RestoreError> {
+    let saved = match (core.log.tables(), core.log.snapshot()) {
+        (Some(tables), Some(snapshot)) if snapshot.at.1 > tables.at.1 => Some(snapshot),
+        (None, snapshot) => snapshot,
+        (tables, _) => tables,
+    };
+    load(core, saved)
+}
+
+fn load(core: &Core, saved: Option<SavedTables>) -> Result<(), RestoreError> {
+    let membership = match &saved {
+        Some(saved) => MembershipRecord::decode(&saved.membership)
+            .and_then(|record| record.stored())
+            .map_err(|error| RestoreError::Membership(error.to_string()))?,
+        None => StoredMembership::default(),
+    };
+    let tables = saved.as_ref().map(|saved| saved.tables.clone());
+    core.machine.borrow_mut().restore(tables).map_err(RestoreError::Tables)?;
+    core.applied.set(saved.as_ref().map(|saved| saved.at));
+    core.high_watermark.set(saved.map_or(core.log.state().log_start.offset, |saved| saved.offset));
+    *core.applied_membership.borrow_mut() = membership;
+    core.boundary.set(None);
+    core.applied_changed.notify_waiters();
+    Ok(())
+}
+
+fn storage_failed(core: &Core, error: &StorageError) -> io::Error {
+    if !matches!(error, StorageError::DiskFull) {
+        core.storage_error.borrow_mut().get_or_insert_with(|| error.to_string());
+    }
+    io::Error::other(error.to_string())
+}
+
+fn to_raft(saved: SavedTables) -> Result<RaftSnapshot, io::Error> {
+    let membership = MembershipRecord::decode(&saved.membership)
+        .and_then(|record| record.stored())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    let meta = SnapshotMeta {
+        last_log_id: Some(log_id(saved.at.0, saved.at.1)),
+        last_membership: membership,
+    };
+    Ok(Snapshot { meta, snapshot: saved })
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for SnapshotReader {
+    type SnapshotData = SavedTables;
+
+    async fn build_snapshot(&mut self) -> Result<RaftSnapshot, io::Error> {
+        match self.core.log.snapshot() {
+            Some(saved) => to_raft(saved),
+            None => Err(io::Error::new(io::ErrorKind::NotFound, "no snapshot has been saved")),
+        }
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for MachineDriver {
+    type SnapshotData = SavedTables;
+    type SnapshotBuilder = SnapshotReader;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        let applied = self.core.applied.get().map(|(term, index)| log_id(term, index));
+        Ok((applied, self.core.applied_membership.borrow().clone()))
+    }
+
+    async fn apply<S>(&mut self, mut stream: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin,
+    {
+        let mut entries = Vec::new();
+        let mut responders = Vec::new();
+        let mut membership = None;
+        // Segments are cut at append, which runs ahead of apply: one look per call finds the cuts.
+        let mut boundary =
+            self.next_boundary(self.core.applied.get().map(|(_, applied)| applied));
+        self.core.boundary.set(boundary);
+        while let Some(next) = stream.next().await {
+            let (entry, responder) = next?;
+            let applied = applied_entry(&entry).ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidData, "an entry without its place")
+            })?;
+            if let Some(members) = entry.get_membership() {
+                membership = Some(StoredMembership::new(Some(entry.id), members));
+            }
+            let index = applied.head.index;
+            entries.push(applied);
+            responders.extend(responder);
+            if boundary == Some(index) {
+                // Tables are saved exactly as of the entry before the segment.
+                self.flush(&mut entries, &mut responders, membership.take());
+                boundary = self.next_boundary(Some(index));
+                self.core.boundary.set(boundary);
+            } else if entries.len() >= APPLY_ENTRIES_MAX {
+                self.flush(&mut entries, &mut responders, membership.take());
+            }
+        }
+        self.flush(&mut entries, &mut responders, membership.take());
+        Ok(())
+    }
+
+    // "Not now" is the answer unless retention has saved one: a snapshot is never made on demand.
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotReader> {
+        (force || self.core.log.snapshot().is_some())
+            .then(|| SnapshotReader { core: self.core.clone() })
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotReader {
+        SnapshotReader { core: self.core.clone() }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: SavedTables,
+    ) -> Result<(), io::Error> {
+        let core = &self.core;
+        let at = meta.last_log_id.as_ref().map(place);
+        if at != Some(snapshot.at) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a snapshot that is not where it says",
+            ));
+        }
+        tracing::info!(group = %core.group, index = %snapshot.at.1, "a snapshot is installed");
+        if core.log.snapshot().as_ref() != Some(&snapshot) {
+            core.log
+                .save_snapshot(snapshot.clone())
+                .await
+                .map_err(|error| storage_failed(core, &error))?;
+        }
+        load(core, Some(snapshot))
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<RaftSnapshot>, io::Error> {
+        self.core.log.snapshot().map(to_raft).transpose()
+    }
+}
+
+/// Whether an applied entry is a leader's first.
+pub(crate) fn is_blank(entry: &AppliedEntry) -> bool {
+    matches!(entry.body, AppliedBody::Blank)
+}
+
+/// A snapshot as one run of bytes: the membership, then the tables.
+pub(crate) fn snapshot_parts(saved: &SavedTables) -> [Bytes; 2] {
+    [saved.membership.clone(), saved.tables.clone()]
+}
+
+/// A received snapshot put together.
+pub(crate) fn snapshot_from_parts(
+    at: (Term, LogIndex),
+    offset: Offset,
+    membership: Bytes,
+    tables: Bytes,
+) -> Result<RaftSnapshot, io::Error> {
+    to_raft(SavedTables { at, offset, membership, tables })
+}

@@ -1,0 +1,446 @@
+//! What the parts of one replica share: its log, its machine, its openraft instance.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use corduroy_env::Env;
+use corduroy_record::{GroupId, LeaderEpoch, LogIndex, NodeId, Offset, ReplicaId, Term};
+use corduroy_storage::Log;
+use futures::FutureExt;
+use openraft::errors::{ForwardReason, LinearizableReadError, RaftError};
+use openraft::metrics::{RaftDataMetrics, RaftServerMetrics};
+use openraft::type_config::alias::WatchReceiverOf;
+use openraft::{ReadPolicy, ServerState};
+use openraft_rt::WatchReceiver;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::config::RaftConfig;
+use crate::door::Door;
+use crate::nodes::Nodes;
+use crate::progress::Progress;
+use crate::proposal::RefuseReason;
+use crate::state_machine::{ReplicaEvent, StateMachine};
+use crate::transport::Switchboard;
+use crate::types::{LogId, Raft, RaftVote, StoredMembership, TypeConfig};
+
+/// The role of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Leads; see [`ReplicaView::leader_ready`] and [`ReplicaView::lease_valid`].
+    Leader,
+    /// Follows, or waits for a leader.
+    Follower,
+    /// Campaigns.
+    Candidate,
+    /// Receives the log without a vote.
+    Learner,
+    /// Has stopped.
+    Stopped,
+}
+
+/// A replica at one moment. Cheap to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaView {
+    /// What this replica is.
+    pub role: Role,
+    /// The term of its vote.
+    pub term: Term,
+    /// The leader that it knows, itself included.
+    pub leader: Option<(ReplicaId, NodeId)>,
+    /// This replica leads and has applied the blank entry of its own term: from here on its high
+    /// watermark and tables are current (law 14).
+    pub leader_ready: bool,
+    /// This replica leads and has heard a majority within its lease. While a group sleeps, the
+    /// failure detector stands in for the lease.
+    pub lease_valid: bool,
+    /// The newest term of which an entry is committed: the leader epoch that clients may see.
+    pub epoch: LeaderEpoch,
+    /// The last applied entry; index 0 also stands for "none yet".
+    pub applied: LogIndex,
+    /// The offset after the last applied record.
+    pub high_watermark: Offset,
+}
+
+/// Whether a replica's ticks run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleep {
+    Awake,
+    Asleep { term: Term, heard_at: Instant },
+}
+
+pub(crate) struct Instance {
+    pub(crate) raft: Raft,
+    server: WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>,
+    data: WatchReceiverOf<TypeConfig, RaftDataMetrics<TypeConfig>>,
+}
+
+impl Instance {
+    pub(crate) fn new(raft: Raft) -> Instance {
+        Instance { server: raft.server_metrics(), data: raft.data_metrics(), raft }
+    }
+}
+
+/// A follower that lost log it had acknowledged, and what it must hold before it votes (law 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Revert {
+    /// The log is what this replica says it is.
+    None,
+    /// No leader has been told yet.
+    Unannounced,
+    /// A leader knows; the replica votes again once it durably holds `end`.
+    Until { end: (Term, LogIndex) },
+}
+
+/// One replica's shared state. Lives on its shard.
+///
+/// Law: `applied <= committed`, and `high_watermark` is the offset after `applied`.
+pub(crate) struct Core {
+    pub(crate) env: Env,
+    pub(crate) config: Rc<RaftConfig>,
+    pub(crate) board: Rc<Switchboard>,
+    pub(crate) nodes: Rc<Nodes>,
+    pub(crate) group: GroupId,
+    pub(crate) id: ReplicaId,
+    pub(crate) log: Log,
+    pub(crate) machine: Rc<RefCell<dyn StateMachine>>,
+    pub(crate) door: Door,
+    pub(crate) progress: Progress,
+    instance: RefCell<Option<Instance>>,
+    pub(crate) applied: Cell<Option<(Term, LogIndex)>>,
+    pub(crate) high_watermark: Cell<Offset>,
+    pub(crate) applied_membership: RefCell<StoredMembership>,
+    pub(crate) applied_changed: Notify,
+    /// The term whose leadership the machine was told to be ready.
+    pub(crate) ready_term: Cell<Option<Term>>,
+    /// First storage error: the group stays down (law 3). A full disk is not one.
+    pub(crate) storage_error: RefCell<Option<String>>,
+    pub(crate) disk_full: Cell<bool>,
+    pub(crate) stopped: Cell<bool>,
+    pub(crate) touched_at: Cell<Instant>,
+    pub(crate) sleep: Cell<Sleep>,
+    /// Until then the detector stands in for the lease: the group has just been woken.
+    pub(crate) stand_in_until: Cell<Instant>,
+    /// "The leader of that term ordered that replica to campaign" (law 12).
+    pub(crate) ordered: Cell<Option<(u64, u64)>>,
+    pub(crate) revert: Cell<Revert>,
+    /// If set, this one candidate may have this replica's vote although it is flagged.
+    pub(crate) vote_exception: Cell<Option<(u64, Instant)>>,
+    pub(crate) failover_running: Cell<bool>,
+    pub(crate) barrier: RefCell<crate::barrier::Barrier>,
+    pub(crate) boundary: Cell<Option<LogIndex>>,
+}
+
+impl Core {
+    /// Runs `look` on the instance, if there is one.
+    fn with<T>(&self, look: impl FnOnce(&Instance) -> T) -> Option<T> {
+        self.instance.borrow().as_ref().map(look)
+    }
+
+    pub(crate) fn raft(&self) -> Option<Raft> {
+        self.with(|instance| instance.raft.clone())
+    }
+
+    pub(crate) fn set_instance(&self, instance: Option<Instance>) -> Option<Raft> {
+        let old = self.instance.replace(instance);
+        old.map(|instance| instance.raft)
+    }
+
+    /// Something happened: the group is not idle, and wakes if it slept.
+    pub(crate) fn touch(&self) {
+        self.touched_at.set(self.env.now());
+        if self.is_asleep() {
+            self.wake();
+        }
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        matches!(self.sleep.get(), Sleep::Asleep { .. })
+    }
+
+    /// Ticks on. A leader says at once that it lives.
+    pub(crate) fn wake(&self) {
+        if !self.is_asleep() {
+            return;
+        }
+        self.sleep.set(Sleep::Awake);
+        self.touched_at.set(self.env.now());
+        self.stand_in_until.set(self.env.now() + self.config.election_max);
+        let Some(raft) = self.raft() else { return };
+        raft.runtime_config().tick(true);
+        if self.is_leader() {
+            // Our channel takes the command without waiting.
+            let _ = raft.trigger().heartbeat().now_or_never();
+        }
+    }
+
+    /// Ticks off.
+    pub(crate) fn fall_asleep(&self, term: Term) {
+        let Some(raft) = self.raft() else { return };
+        raft.runtime_config().tick(false);
+        self.sleep.set(Sleep::Asleep { term, heard_at: self.env.now() });
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        if self.stopped.get() {
+            return Role::Stopped;
+        }
+        self.with(|instance| role_of(instance.server.borrow_watched().state))
+            .unwrap_or(Role::Stopped)
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.role() == Role::Leader
+    }
+
+    /// The vote, as last flushed.
+    pub(crate) fn vote(&self) -> Option<RaftVote> {
+        self.with(|instance| instance.server.borrow_watched().vote)
+    }
+
+    pub(crate) fn term(&self) -> Term {
+        Term::new(self.vote().map_or(0, |vote| vote.leader_id.term))
+    }
+
+    pub(crate) fn leader(&self) -> Option<(ReplicaId, NodeId)> {
+        self.with(|instance| {
+            let server = instance.server.borrow_watched();
+            let leader = server.current_leader?;
+            let node = server.membership_config.get_node(&leader)?.node;
+            Some((ReplicaId::new(leader), node))
+        })
+        .flatten()
+    }
+
+    pub(crate) fn leader_node(&self) -> Option<NodeId> {
+        self.leader().map(|(_, node)| node)
+    }
+
+    /// All members: id, node, whether it votes.
+    pub(crate) fn members(&self) -> Vec<(ReplicaId, NodeId, bool)> {
+        self.with(|instance| {
+            let server = instance.server.borrow_watched();
+            let voters: BTreeSet<u64> = server.membership_config.voter_ids().collect();
+            server
+                .membership_config
+                .nodes()
+                .map(|(id, node)| (ReplicaId::new(*id), node.node, voters.contains(id)))
+                .collect()
+        })
+        .unwrap_or_default()
+    }
+
+    /// Whether `replicas` are a majority of every voter set in force.
+    pub(crate) fn is_quorum(&self, replicas: &BTreeSet<u64>) -> bool {
+        self.with(|instance| {
+            let server = instance.server.borrow_watched();
+            let configs = server.membership_config.get_joint_config();
+            !configs.is_empty()
+                && configs.iter().all(|voters| {
+                    voters.intersection(replicas).count() * 2 > voters.len()
+                })
+        })
+        .unwrap_or(false)
+    }
+
+    pub(crate) fn is_joint(&self) -> bool {
+        self.with(|instance| {
+            instance.server.borrow_watched().membership_config.get_joint_config().len() > 1
+        })
+        .unwrap_or(false)
+    }
+
+    pub(crate) fn node_of(&self, replica: u64) -> Option<NodeId> {
+        self.with(|instance| {
+            let server = instance.server.borrow_watched();
+            server.membership_config.get_node(&replica).map(|node| node.node)
+        })
+        .flatten()
+    }
+
+    /// Whether a majority answered this leader within its lease.
+    pub(crate) fn lease_valid(&self) -> bool {
+        if !self.is_leader() {
+            return false;
+        }
+        if self.is_asleep() {
+            let up: BTreeSet<u64> = self
+                .members()
+                .iter()
+                .filter(|(_, node, _)| !self.nodes.is_down(*node))
+                .map(|(id, _, _)| id.get())
+                .collect();
+            return self.is_quorum(&up);
+        }
+        let now = self.env.now();
+        self.with(|instance| {
+            let data = instance.data.borrow_watched();
+            match data.last_quorum_acked {
+                Some(acked) => {
+                    now.saturating_duration_since(acked.into_inner().tokio())
+                        < self.config.election_max
+                }
+                // openraft reports no time for a leader that is its own quorum.
+                None => data.millis_since_quorum_ack == Some(0),
+            }
+        })
+        .unwrap_or(false)
+    }
+
+    pub(crate) fn view(&self) -> ReplicaView {
+        let role = self.role();
+        let term = self.term();
+        let applied = self.applied.get();
+        let applied_term = applied.map(|(term, _)| term);
+        ReplicaView {
+            role,
+            term,
+            leader: self.leader(),
+            leader_ready: role == Role::Leader && applied_term == Some(term),
+            lease_valid: self.lease_valid(),
+            epoch: applied_term.map_or(LeaderEpoch::NONE, LeaderEpoch::from_term),
+            applied: applied.map_or(LogIndex::new(0), |(_, index)| index),
+            high_watermark: self.high_watermark.get(),
+        }
+    }
+
+    /// The end of the log.
+    pub(crate) fn last(&self) -> Option<LogIndex> {
+        self.log.state().last.map(|(_, index)| index)
+    }
+
+    pub(crate) fn last_log_id(&self) -> Option<LogId> {
+        self.log.state().last.map(|(term, index)| crate::types::log_id(term, index))
+    }
+
+    pub(crate) fn no_vote(&self) -> bool {
+        self.revert.get() != Revert::None
+    }
+
+    pub(crate) fn event(&self, event: &ReplicaEvent) {
+        self.machine.borrow_mut().event(event);
+    }
+
+    /// Tells the machine once per term that this leader is ready.
+    pub(crate) fn announce_ready(&self) {
+        let view = self.view();
+        if view.leader_ready && self.ready_term.get() != Some(view.term) {
+            self.ready_term.set(Some(view.term));
+            self.event(&ReplicaEvent::BecameReady { term: view.term });
+        }
+    }
+
+    /// Asks a majority whether this replica still leads in `term`. `Err(None)`: not known, try
+    /// again.
+    pub(crate) async fn confirm_leadership(&self, term: Term) -> Result<(), Option<RefuseReason>> {
+        let not_leader = || Some(RefuseReason::NotLeader { leader: self.leader_node() });
+        let Some(raft) = self.raft() else { return Err(Some(RefuseReason::Stopped)) };
+        if !self.is_leader() || self.term() != term {
+            return Err(not_leader());
+        }
+        let confirmed = tokio::time::timeout(
+            self.config.read_barrier_max,
+            raft.get_read_linearizer(ReadPolicy::ReadIndex),
+        )
+        .await;
+        match confirmed {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward)))) => {
+                if forward.reason == ForwardReason::LeaseExpired {
+                    return Err(None);
+                }
+                let leader = forward.leader_node.map(|node| node.node);
+                Err(Some(RefuseReason::NotLeader { leader }))
+            }
+            Ok(Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_)))) | Err(_) => {
+                Err(None)
+            }
+            Ok(Err(RaftError::Fatal(_))) => Err(Some(RefuseReason::Stopped)),
+        }
+    }
+
+    /// Waits until `index` is applied here; `false` if the replica stops first.
+    pub(crate) async fn await_applied(&self, index: LogIndex) -> bool {
+        loop {
+            let changed = self.applied_changed.notified();
+            if self.applied.get().is_some_and(|(_, applied)| applied >= index) {
+                return true;
+            }
+            if self.stopped.get() {
+                return false;
+            }
+            changed.await;
+        }
+    }
+
+    /// Tells every other member to run its ticks: this instance may not lead any more (law 13).
+    pub(crate) fn wake_peers(&self) {
+        for (id, node, _) in self.members() {
+            if id != self.id {
+                let route = crate::wire::Route::new(self.group, self.id, id);
+                let _ = self
+                    .board
+                    .pack(node, |packed| packed.wakes.push(crate::wire::WakeNote { route }));
+            }
+        }
+    }
+
+    /// A leader lets `replica` come back with a shorter log (law 8), and tells it so.
+    pub(crate) fn allow_revert(self: &Rc<Self>, replica: u64, node: NodeId) {
+        let core = self.clone();
+        let env = self.env.clone();
+        env.spawn_local(async move {
+            let Some(raft) = core.raft() else { return };
+            if !matches!(raft.trigger().allow_next_revert(&replica, true).await, Ok(Ok(()))) {
+                return;
+            }
+            core.progress.forget(replica);
+            let Some(end) = core.last_log_id() else { return };
+            tracing::warn!(group = %core.group, replica, "a follower returned with a shorter log");
+            let note = crate::wire::RevertAllowed {
+                route: crate::wire::Route::new(core.group, core.id, ReplicaId::new(replica)),
+                term: core.term().get(),
+                end: (&end).into(),
+            };
+            let message = crate::wire::Message::RevertAllowed(note);
+            let _ = core.board.send(node, &message, Vec::new());
+        });
+    }
+
+    /// Lets a flagged replica vote again once it holds what its leader named (law 8).
+    pub(crate) fn check_revert(self: &Rc<Self>) {
+        let Revert::Until { end: (term, index) } = self.revert.get() else { return };
+        let durable = self.log.state().durable_last;
+        if durable < Some(index) || self.log.term_of(index).is_none_or(|found| found < term) {
+            return;
+        }
+        self.revert.set(Revert::None);
+        let core = self.clone();
+        let env = self.env.clone();
+        env.spawn_local(async move {
+            match core.log.set_no_vote(false).await {
+                Ok(()) => {
+                    tracing::info!(group = %core.group, "this replica may vote again");
+                    if let Some(raft) = core.raft() {
+                        raft.runtime_config().elect(true);
+                    }
+                }
+                Err(error) => {
+                    core.revert.set(Revert::Until { end: (term, index) });
+                    tracing::error!(group = %core.group, %error, "the no-vote flag stays");
+                }
+            }
+        });
+    }
+}
+
+fn role_of(state: ServerState) -> Role {
+    match state {
+        ServerState::Leader => Role::Leader,
+        ServerState::Candidate => Role::Candidate,
+        ServerState::Follower => Role::Follower,
+        ServerState::Learner => Role::Learner,
+        ServerState::Shutdown => Role::Stopped,
+    }
+}

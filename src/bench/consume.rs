@@ -1,0 +1,129 @@
+//! `bench consume`.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corduroy_client::{Client, From};
+use corduroy_env::Env;
+use futures::StreamExt;
+use tokio::task::JoinSet;
+
+use super::load::{BenchTopic, Plan, build_producer, send};
+use super::options::{ConsumeArgs, DURATION_DEFAULT, Limit, LoadArgs, ProducerArgs};
+use super::produce::{own_cpu_seconds, refuse_silence};
+use super::report::{Report, Totals};
+use super::watch::Watch;
+use crate::cli::{AcksArg, CliError, CliResult, Codec, Stop, client_error};
+
+/// Records written into a fresh topic where nobody says how many.
+const RECORDS_DEFAULT: u64 = 1_000_000;
+
+/// Fills a topic unless one is named, measures, and disposes of it.
+pub(super) async fn run(env: &Env, client: &Client, args: &ConsumeArgs) -> CliResult<Report> {
+    let topic = BenchTopic::prepare(env, client, &args.load).await?;
+    let report = async {
+        if args.load.topic.is_none() {
+            fill(env, client, &args.load, &topic).await?;
+        }
+        measure(env, client, &args.load, &topic).await
+    };
+    let report = report.await;
+    topic.dispose(client).await?;
+    report
+}
+
+/// Writes the records that will be read.
+pub(super) async fn fill(
+    env: &Env,
+    client: &Client,
+    args: &LoadArgs,
+    topic: &BenchTopic,
+) -> CliResult {
+    let settings = ProducerArgs {
+        acks: AcksArg::All,
+        window: 32_768,
+        linger: Duration::from_millis(5),
+        batch_bytes: 131_072,
+        rate: None,
+        compression: Codec::None,
+    };
+    let producer = build_producer(client, &settings)?;
+    let records = args.records.unwrap_or(RECORDS_DEFAULT);
+    let plan = Plan {
+        limit: Limit { records, duration: Duration::MAX },
+        value_bytes: args.bytes as usize,
+        window: settings.window,
+        rate: None,
+    };
+    refuse_silence(&send(env, &producer, topic, plan, env.now()).await?)
+}
+
+/// Reads every partition from its start to the high watermark it has now.
+pub(super) async fn measure(
+    env: &Env,
+    client: &Client,
+    args: &LoadArgs,
+    topic: &BenchTopic,
+) -> CliResult<Report> {
+    let watch = Watch::start(&args.watch_pid).map_err(CliError::failed)?;
+    let counts = Rc::new(Counts {
+        records: Cell::new(0),
+        bytes: Cell::new(0),
+        records_max: args.records.unwrap_or(u64::MAX),
+    });
+    let cpu = own_cpu_seconds();
+    let started = env.now();
+    let mut readers = JoinSet::new();
+    for partition in 0..topic.partitions {
+        let (client, name, counts) = (client.clone(), topic.name.clone(), counts.clone());
+        readers.spawn_local(async move { read(client, name, partition, counts).await });
+    }
+    let patience = args.duration.unwrap_or(DURATION_DEFAULT.saturating_mul(60));
+    let all = async {
+        while let Some(read) = readers.join_next().await {
+            read.map_err(|_| CliError::failed("a reader panicked"))??;
+        }
+        Ok::<(), Stop>(())
+    };
+    if let Ok(result) = tokio::time::timeout(patience, all).await {
+        result?;
+    }
+    let elapsed_seconds = (env.now() - started).as_secs_f64();
+    let totals = Totals {
+        records: counts.records.get(),
+        bytes: counts.bytes.get(),
+        failed: 0,
+        elapsed_seconds,
+        client_cpu_seconds: own_cpu_seconds() - cpu,
+    };
+    let record_bytes = totals.bytes.checked_div(totals.records).unwrap_or(0);
+    let partitions = topic.partitions as usize;
+    let mut report =
+        Report::new("consume", &topic.name, partitions, record_bytes as usize, totals);
+    report.watched = watch.read(elapsed_seconds);
+    Ok(report)
+}
+
+struct Counts {
+    records: Cell<u64>,
+    bytes: Cell<u64>,
+    records_max: u64,
+}
+
+async fn read(client: Client, topic: String, partition: i32, counts: Rc<Counts>) -> CliResult {
+    let mut reader =
+        client.read(&topic).partition(partition).from(From::Earliest).until_high_watermark();
+    while let Some(batch) = reader.next().await {
+        let batch = batch.map_err(|error| client_error(&error, "cannot read"))?;
+        for record in &batch {
+            let bytes = record.key().map_or(0, <[u8]>::len) + record.value().map_or(0, <[u8]>::len);
+            counts.records.set(counts.records.get() + 1);
+            counts.bytes.set(counts.bytes.get() + bytes as u64);
+        }
+        if counts.records.get() >= counts.records_max {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! `bench suite`: every row of docs/benchmarks.md against three nodes of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use corduroy_client::Client;
+use corduroy_env::Env;
+
+use super::load::BenchTopic;
+use super::options::{EndToEndArgs, LoadArgs, ProduceArgs, ProducerArgs};
+use super::report::{Report, markdown_head, markdown_row};
+use super::spawned::SpawnedCluster;
+use super::{consume, end_to_end, produce};
+use crate::cli::{
+    AcksArg, CliError, CliResult, Codec, Stop, connect_to, parse_duration, print, print_json,
+};
+
+/// How long the nodes may take until they form a cluster.
+const START_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Bytes that the rows for reading write first.
+const CONSUME_BYTES: u64 = 1 << 30;
+
+#[derive(Clone, Debug, Args)]
+pub struct SuiteArgs {
+    /// How long each row runs
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub duration: Duration,
+
+    /// Nodes to start
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub nodes: u8,
+
+    /// Run only rows whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+
+    /// Where the nodes keep their data [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// Print JSON instead of a markdown table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a row measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Produce,
+    Consume,
+    EndToEnd,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Row {
+    kind: Kind,
+    record_bytes: u32,
+    partitions: i32,
+    acks: AcksArg,
+    window: u32,
+    linger: Duration,
+    rate: Option<u32>,
+}
+
+impl Row {
+    const fn produce(record_bytes: u32, partitions: i32, acks: AcksArg) -> Row {
+        Row {
+            kind: Kind::Produce,
+            record_bytes,
+            partitions,
+            acks,
+            window: 32_768,
+            linger: Duration::from_millis(5),
+            rate: None,
+        }
+    }
+
+    const fn one_at_a_time(acks: AcksArg) -> Row {
+        Row { window: 1, linger: Duration::ZERO, ..Row::produce(1024, 1, acks) }
+    }
+
+    const fn consume(record_bytes: u32, partitions: i32) -> Row {
+        Row { kind: Kind::Consume, ..Row::produce(record_bytes, partitions, AcksArg::All) }
+    }
+
+    const fn end_to_end(partitions: i32, rate: u32) -> Row {
+        Row {
+            kind: Kind::EndToEnd,
+            linger: Duration::ZERO,
+            rate: Some(rate),
+            ..Row::produce(1024, partitions, AcksArg::All)
+        }
+    }
+
+    fn name(&self) -> String {
+        let kind = match self.kind {
+            Kind::Produce => "produce",
+            Kind::Consume => "consume",
+            Kind::EndToEnd => "end-to-end",
+        };
+        let acks = match self.acks {
+            AcksArg::None => "0",
+            AcksArg::Leader => "1",
+            AcksArg::All => "all",
+        };
+        format!(
+            "{kind} {} B, {} partitions, acks={acks}, window {}",
+            self.record_bytes, self.partitions, self.window
+        )
+    }
+}
+
+/// The rows of docs/benchmarks.md, in its order.
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for acks in [AcksArg::All, AcksArg::Leader] {
+        for partitions in [1, 16, 100] {
+            for record_bytes in [100, 1024, 65_536] {
+                rows.push(Row::produce(record_bytes, partitions, acks));
+            }
+        }
+        rows.push(Row::one_at_a_time(acks));
+        rows.push(Row {
+            window: 64,
+            linger: Duration::ZERO,
+            ..Row::produce(1024, 1, acks)
+        });
+    }
+    rows.extend([Row::consume(1024, 1), Row::consume(1024, 16), Row::consume(100, 1)]);
+    rows.extend([Row::end_to_end(1, 1_000), Row::end_to_end(16, 1_000), Row::end_to_end(16, 5_000)]);
+    rows
+}
+
+pub(super) async fn run(env: &Env, args: &SuiteArgs) -> CliResult {
+    let rows: Vec<Row> = rows()
+        .into_iter()
+        .filter(|row| args.only.as_ref().is_none_or(|only| row.name().contains(only)))
+        .collect();
+    if rows.is_empty() {
+        return Err(CliError::usage("no row has a name with that text").into());
+    }
+    let mut cluster = SpawnedCluster::start(env, args.nodes.into(), args.dir.as_deref()).await?;
+    let result = measure_all(env, args, &rows, &mut cluster).await;
+    cluster.stop(env).await;
+    result
+}
+
+async fn measure_all(
+    env: &Env,
+    args: &SuiteArgs,
+    rows: &[Row],
+    cluster: &mut SpawnedCluster,
+) -> CliResult {
+    let client = wait_for(env, args, cluster).await?;
+    let mut reports = Vec::new();
+    if !args.json {
+        print(&format!("{}\n\n{}", machine(args), markdown_head()))?;
+    }
+    for row in rows {
+        eprintln!("{}", row.name());
+        cluster.check()?;
+        let report = measure(env, &client, args, row, &cluster.pids()).await?;
+        if args.json {
+            reports.push(report);
+        } else {
+            print(&markdown_row(&report))?;
+        }
+    }
+    if args.json {
+        print_json(&reports)?;
+    }
+    Ok(())
+}
+
+/// Waits until all nodes have joined.
+async fn wait_for(env: &Env, args: &SuiteArgs, cluster: &mut SpawnedCluster) -> CliResult<Client> {
+    let deadline = env.now() + START_WAIT_MAX;
+    loop {
+        cluster.check()?;
+        let last = match connect_to(&cluster.brokers()).await {
+            Ok(client) => match client.admin().describe_cluster().await {
+                Ok(view) if view.brokers.len() >= usize::from(args.nodes) => return Ok(client),
+                Ok(view) => format!("{} nodes", view.brokers.len()),
+                Err(error) => error.to_string(),
+            },
+            Err(Stop::Error(error)) => error.to_string(),
+            Err(stop) => return Err(stop),
+        };
+        if env.now() >= deadline {
+            return Err(CliError::failed("the nodes did not form a cluster")
+                .fact("waited", format!("{} s", START_WAIT_MAX.as_secs()))
+                .fact("last", last)
+                .into());
+        }
+        env.sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn measure(
+    env: &Env,
+    client: &Client,
+    args: &SuiteArgs,
+    row: &Row,
+    pids: &[u32],
+) -> CliResult<Report> {
+    let load = LoadArgs {
+        topic: None,
+        partitions: row.partitions,
+        replication: Some(i16::from(args.nodes.min(3))),
+        records: (row.kind == Kind::Consume)
+            .then(|| CONSUME_BYTES / u64::from(row.record_bytes).max(1)),
+        bytes: row.record_bytes,
+        duration: (row.kind != Kind::Consume).then_some(args.duration),
+        watch_pid: pids.to_vec(),
+        json: false,
+    };
+    let producer = ProducerArgs {
+        acks: row.acks,
+        window: row.window,
+        linger: row.linger,
+        batch_bytes: 131_072,
+        rate: row.rate,
+        compression: Codec::None,
+    };
+    let topic = BenchTopic::prepare(env, client, &load).await?;
+    let report = match row.kind {
+        Kind::Produce => {
+            produce::measure(env, client, &ProduceArgs { load, producer }, &topic).await
+        }
+        Kind::EndToEnd => {
+            end_to_end::measure(env, client, &EndToEndArgs { load, producer }, &topic).await
+        }
+        Kind::Consume => match consume::fill(env, client, &load, &topic).await {
+            Ok(()) => consume::measure(env, client, &load, &topic).await,
+            Err(stop) => Err(stop),
+        },
+    };
+    topic.dispose(client).await?;
+    report
+}
+
+/// What the numbers were measured on.
+fn machine(args: &SuiteArgs) -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name))
+        .map_or("unknown processor", str::trim);
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
+    format!(
+        "corduroy {} ({build}), {} nodes and the client on one machine: {cores} cores of {model}; \
+         {} s a row",
+        env!("CARGO_PKG_VERSION"),
+        args.nodes,
+        args.duration.as_secs_f64(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn rows_have_names_of_their_own() {
+        let rows = rows();
+        let names: HashSet<String> =
+            rows.iter().map(|row| format!("{} {:?}", row.name(), row.rate)).collect();
+        assert_eq!(names.len(), rows.len());
+        for bytes in [100, 1024, 65_536] {
+            for acks in [AcksArg::Leader, AcksArg::All] {
+                for partitions in [1, 16, 100] {
+                    assert!(rows.contains(&Row::produce(bytes, partitions, acks)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! `corduroy consume`: records of a topic to standard output.
+
+use std::io::{self, Write};
+use std::pin::Pin;
+
+use clap::{Args, ValueEnum};
+use corduroy_client::{Client, From, Isolation, ReadRecord};
+use futures::stream::{SelectAll, Stream, StreamExt};
+
+use super::Context;
+use super::connect::{client_error, connect, unknown_topic};
+use super::error::{CliError, CliResult};
+use super::format::{Printer, RecordView};
+use super::position::Position;
+use super::record_json;
+use super::time::parse_instant;
+
+/// Bytes of output that are gathered before they are written even though more records wait.
+const OUTPUT_BYTES: usize = 64 * 1024;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  corduroy consume orders                           from the start, then follow; Ctrl-C ends it
+  corduroy consume orders --exit                    what is there now
+  corduroy consume orders -o end                    only what comes from now on
+  corduroy consume orders -o -10 --exit             the last ten of each partition
+  corduroy consume orders -o @-1h -n 100            a hundred of the last hour
+  corduroy consume orders -f '%p %o %k %v\\n'        partition, offset, key, value
+  corduroy consume orders --json | jq .value        one JSON object a line
+
+Formats: %k key, %v or %s value, %t topic, %p partition, %o offset, %T or %d timestamp in
+milliseconds (%d{rfc3339} as text), %h headers, %H their number, %K and %V or %S the sizes of key
+and value (-1 for null), %e leader epoch, %i running number; {hex}, {base64} for bytes, {big32},
+{little16}, {hex} and so on for numbers; \\n \\t \\xHH and %% as usual.
+
+Records of one partition come in order; partitions are interleaved.")]
+pub struct ConsumeArgs {
+    /// The topic
+    #[arg(value_name = "TOPIC")]
+    topic: String,
+
+    /// Where to begin: start, end, an offset, -N before the end, @TIME
+    #[arg(short = 'o', long, value_name = "POSITION", default_value = "start",
+          allow_hyphen_values = true)]
+    offset: Position,
+
+    /// End after this many records
+    #[arg(short = 'n', long, value_name = "N")]
+    number: Option<u64>,
+
+    /// Only this partition; repeatable
+    #[arg(short = 'p', long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    partition: Vec<i32>,
+
+    /// Print by a percent format [default: %v\n]
+    #[arg(short = 'f', long, value_name = "FORMAT", conflicts_with = "json")]
+    format: Option<String>,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+
+    /// End at the high watermarks that hold when the command starts
+    #[arg(long)]
+    exit: bool,
+
+    /// Which records of transactions to show
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t)]
+    isolation: IsolationArg,
+}
+
+/// `--isolation`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum IsolationArg {
+    /// Everything below the high watermark
+    #[default]
+    ReadUncommitted,
+    /// Only committed transactions
+    ReadCommitted,
+}
+
+/// How records are printed.
+enum Shape {
+    Format(Printer),
+    Json,
+}
+
+/// What every partition's stream yields.
+type Batches = Pin<Box<dyn Stream<Item = Result<Vec<ReadRecord>, corduroy_client::Error>>>>;
+
+pub(super) async fn run(context: &Context, args: ConsumeArgs) -> CliResult {
+    let mut shape = if args.json {
+        Shape::Json
+    } else {
+        let format = args.format.as_deref().unwrap_or("%v\\n");
+        Shape::Format(Printer::new(format).map_err(|error| {
+            CliError::usage(format!("cannot print by the format `{format}`: {error}"))
+        })?)
+    };
+    if args.number == Some(0) {
+        return Ok(());
+    }
+    let client = connect(context).await?;
+    let partitions = partitions(&client, &args).await?;
+    let mut streams = SelectAll::new();
+    for partition in partitions {
+        let from = from(context, &client, &args, partition).await?;
+        streams.push(stream(&client, &args, partition, from));
+    }
+
+    let mut out = Vec::with_capacity(2 * OUTPUT_BYTES);
+    let mut left = args.number.unwrap_or(u64::MAX);
+    loop {
+        let batch = tokio::select! {
+            biased;
+            batch = streams.next() => batch,
+            result = tokio::signal::ctrl_c() => {
+                result?;
+                None
+            }
+        };
+        let Some(batch) = batch else { return flush(&mut out) };
+        let batch = batch.map_err(|error| {
+            client_error(&error, &format!("cannot read the topic `{}`", args.topic))
+        })?;
+        for record in batch {
+            let view = view(&args.topic, &record);
+            match &mut shape {
+                Shape::Format(printer) => printer.print(&view, &mut out),
+                Shape::Json => record_json::print(&view, &mut out),
+            }
+            if out.len() >= OUTPUT_BYTES {
+                flush(&mut out)?;
+            }
+            left -= 1;
+            if left == 0 {
+                return flush(&mut out);
+            }
+        }
+        flush(&mut out)?;
+    }
+}
+
+fn flush(out: &mut Vec<u8>) -> CliResult {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(out)?;
+    stdout.flush()?;
+    out.clear();
+    Ok(())
+}

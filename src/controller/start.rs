@@ -1,0 +1,438 @@
+//! The controller of one node: opened, tended, asked. Runs on shard 0.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use corduroy_env::Env;
+use corduroy_raft::{AddressBook, RaftShard, ReplicaSpec, Role};
+use corduroy_record::{GroupId, NodeId, ReplicaId};
+use corduroy_storage::{LogConfig, Store};
+use tokio::sync::{Mutex, Notify};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use super::calls::{Answer, Call, Presence, Stage, decode_call, encode_answer};
+use super::error::ControllerError;
+use super::formation::{self, Addresses};
+use super::handle::ControllerInbox;
+use super::identity::{Identity, IdentityFile};
+use super::image::MetadataImage;
+use super::machine::{ControllerHooks, ControllerMachine};
+use super::members::{MemberStep, next_step};
+use super::requests::{NodeClaim, Reply, Request};
+use super::service::{Attempt, Service};
+use crate::config::NodeConfig;
+
+/// A segment of the controller's log; the tables are saved at each boundary.
+const SEGMENT_BYTES: u32 = 8 << 20;
+/// Closed segments that are kept behind the one that is written, so that a follower that was away
+/// for a while needs no snapshot.
+const SEGMENTS_KEPT: usize = 2;
+/// How long a request from another node may take here.
+const CALL_MAX: Duration = Duration::from_secs(10);
+/// How often the controller looks around although nothing has rung.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a seed may take to say where it is.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a controller is made of.
+pub struct ControllerParts {
+    /// The seam.
+    pub env: Env,
+    /// Shard 0's replicas and peers.
+    pub raft: RaftShard,
+    /// Shard 0's storage.
+    pub store: Store,
+    /// Where peers listen; the controller keeps it up to date.
+    pub book: AddressBook,
+    /// Who this node is.
+    pub identity: Identity,
+    /// Where that is written.
+    pub file: IdentityFile,
+    /// The node's settings.
+    pub config: Arc<NodeConfig>,
+    /// Where this node is reached.
+    pub addresses: Addresses,
+    /// Requests of this node.
+    pub inbox: ControllerInbox,
+    /// What the node hears.
+    pub hooks: ControllerHooks,
+}
+
+struct Shared {
+    service: Rc<Service>,
+    identity: RefCell<Identity>,
+    file: IdentityFile,
+    book: AddressBook,
+    seeds: Vec<SocketAddr>,
+    claim: NodeClaim,
+}
+
+/// The controller's replica of this node with its tasks. Clone = another handle.
+#[derive(Clone)]
+pub struct Controller(Rc<Shared>);
+
+impl Controller {
+    /// Opens this node's replica of the controller and starts its tasks. Returns before there is
+    /// a leader; [`Controller::joined`] waits for one.
+    pub async fn start(parts: ControllerParts) -> Result<Controller, ControllerError> {
+        let ControllerParts { env, raft, store, book, mut identity, file, .. } = parts;
+        for member in &identity.members {
+            book.set(NodeId::new(member.id), member.rpc);
+        }
+        let log = open_log(&store, &mut identity, &file).await?;
+        let started_before = log.state().last.is_some() || log.state().vote.is_some();
+        let changed = Rc::new(Notify::new());
+        let machine = Rc::new(RefCell::new(ControllerMachine::new(parts.hooks, changed.clone())));
+        let spec = ReplicaSpec { group: GroupId::CONTROLLER, replica: log.replica(), log };
+        let replica = raft.open(spec, machine.clone()).await?;
+        if identity.initialize {
+            if !started_before {
+                replica.initialize(founders(&identity)).await?;
+            }
+            identity.initialize = false;
+            file.save(&identity)?;
+        }
+        let service = Rc::new(Service {
+            env: env.clone(),
+            node: identity.node,
+            raft,
+            replica,
+            machine,
+            changed,
+            down: RefCell::default(),
+            turn: Mutex::new(()),
+        });
+        let claim = NodeClaim {
+            uuid: *identity.uuid.as_bytes(),
+            node: Some(identity.node.get()),
+            kafka_host: parts.addresses.kafka.host,
+            kafka_port: parts.addresses.kafka.port,
+            rpc: parts.addresses.rpc,
+            admin: parts.addresses.admin,
+            rack: parts.config.rack.clone(),
+        };
+        let controller = Controller(Rc::new(Shared {
+            service: service.clone(),
+            identity: RefCell::new(identity),
+            file,
+            book,
+            seeds: parts.config.seeds.clone(),
+            claim,
+        }));
+        env.spawn_local(service.serve(parts.inbox));
+        env.spawn_local(controller.clone().tend_membership());
+        env.spawn_local(controller.clone().tend_presence());
+        Ok(controller)
+    }
+
+    /// Waits until the cluster has formed and knows this node.
+    pub async fn joined(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.0.service.changed.notified());
+            changed.as_mut().enable();
+            if self.image().nodes.contains_key(&self.0.service.node) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The image as of the last applied entry; a copy.
+    pub fn image(&self) -> MetadataImage {
+        self.0.service.machine.borrow().state().image().clone()
+    }
+
+    /// Whether this node's replica leads.
+    pub fn is_leader(&self) -> bool {
+        self.0.service.replica.view().role == Role::Leader
+    }
+
+    /// The node whose replica leads, as far as this one knows.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.0.service.replica.view().leader.map(|(_, node)| node)
+    }
+
+    /// Takes in the failure detector's word: new replicas avoid a node that is down.
+    pub fn set_down(&self, node: NodeId, down: bool) {
+        let mut nodes = self.0.service.down.borrow_mut();
+        if down {
+            nodes.insert(node.get());
+        } else {
+            nodes.remove(&node.get());
+        }
+    }
+
+    /// Moves the leadership to another replica, if this one leads and another is there.
+    pub async fn transfer_away(&self) {
+        if !self.is_leader() || self.0.service.replica.members().len() < 2 {
+            return;
+        }
+        if let Err(error) = self.0.service.replica.transfer_leader(None).await {
+            warn!(%error, "the controller's leadership did not move away");
+        }
+    }
+
+    /// Answers a call from the rpc port; `request` begins with the service byte. `from` is
+    /// negative for a caller without an id.
+    pub async fn on_call(&self, from: NodeId, request: Bytes) -> Bytes {
+        let answer = match decode_call(&request) {
+            Ok(Call::Probe) => Answer::Presence(self.presence()),
+            Ok(Call::Join { request, claim }) => {
+                let deadline = self.0.service.env.now() + CALL_MAX;
+                let join = Request::RegisterNode(claim);
+                match self.0.service.carry(request, join, deadline).await {
+                    Ok(reply) => Answer::Reply(reply),
+                    Err(_) => Answer::TryAgain,
+                }
+            }
+            // Whoever has no id has no business beyond joining.
+            Ok(Call::Execute { .. }) if from.get() < 0 => Answer::TryAgain,
+            Ok(Call::Execute { request, body }) => self.execute(request, body).await,
+            Err(error) => {
+                warn!(%from, %error, "a call to the controller cannot be read");
+                Answer::TryAgain
+            }
+        };
+        encode_answer(&answer)
+    }
+
+    async fn execute(&self, id: [u8; 16], request: Request) -> Answer {
+        let service = &self.0.service;
+        if !self.is_leader() {
+            return Answer::NotLeader { leader: self.leader().map(NodeId::get) };
+        }
+        match service.execute(id, request, service.env.now() + CALL_MAX).await {
+            Attempt::Done(reply) => Answer::Reply(reply),
+            Attempt::NotLeader => Answer::NotLeader { leader: self.leader().map(NodeId::get) },
+            Attempt::TryAgain => Answer::TryAgain,
+        }
+    }
+
+    fn presence(&self) -> Presence {
+        let formed = self.0.service.machine.borrow().state().cluster_id();
+        let identity = self.0.identity.borrow();
+        let known = formed.or(identity.cluster_id.map(|id| *id.as_bytes()));
+        let stage = match (known, &identity.founding) {
+            (None, Some(founding)) => Stage::Founding(founding.clone()),
+            (cluster_id, _) => Stage::Member { cluster_id },
+        };
+        Presence { claim: self.0.claim.clone(), seeds: self.0.seeds.clone(), stage }
+    }
+
+    /// As leader: forms the cluster once, and makes the group's members match the nodes.
+    async fn tend_membership(self) {
+        let service = &self.0.service;
+        loop {
+            let mut changed = std::pin::pin!(service.changed.notified());
+            changed.as_mut().enable();
+            if service.replica.view().leader_ready {
+                self.form_once().await;
+                self.step_membership().await;
+            }
+            let _ = timeout(LOOK_INTERVAL, changed).await;
+        }
+    }
+
+    async fn form_once(&self) {
+        let service = &self.0.service;
+        if service.machine.borrow().state().cluster_id().is_some() {
+            return;
+        }
+        let Some(founding) = self.0.identity.borrow().founding.clone() else { return };
+        let cluster_id = service.env.random_uuid();
+        let form = Request::Form {
+            cluster_id: *cluster_id.as_bytes(),
+            nodes: founding.nodes,
+            configs: founding.configs,
+        };
+        let id = *service.env.random_uuid().as_bytes();
+        let deadline = service.env.now() + CALL_MAX;
+        if let Attempt::Done(Reply::Done) = service.execute(id, form, deadline).await {
+            info!(%cluster_id, "the cluster has formed");
+        }
+    }
+
+    async fn step_membership(&self) {
+        let service = &self.0.service;
+        let nodes: BTreeMap<ReplicaId, NodeId> = {
+            let machine = service.machine.borrow();
+            let nodes = machine.state().nodes().values();
+            nodes
+                .map(|node| (ReplicaId::new(node.controller_replica), NodeId::new(node.id)))
+                .collect()
+        };
+        if nodes.is_empty() {
+            return;
+        }
+        let members = service.replica.members();
+        let down = service.down.borrow().clone();
+        let Some(step) = next_step(&members, &nodes, |node| down.contains(&node.get())) else {
+            return;
+        };
+        let voters: BTreeSet<ReplicaId> =
+            members.iter().filter(|(_, _, votes)| *votes).map(|(id, _, _)| *id).collect();
+        let done = match step {
+            MemberStep::AddLearner(replica, node) => {
+                service.replica.add_learner(replica, node).await
+            }
+            MemberStep::Promote(replica) => {
+                let voters = voters.into_iter().chain([replica]).collect();
+                service.replica.change_voters(voters).await
+            }
+            MemberStep::Remove(replica) => {
+                let voters = voters.into_iter().filter(|id| *id != replica).collect();
+                service.replica.change_voters(voters).await
+            }
+        };
+        match done {
+            Ok(()) => info!(?step, "the controller's members changed"),
+            Err(error) => debug!(?step, %error, "the controller's members did not change yet"),
+        }
+    }
+
+    /// On every node: keeps the address book, the identity file and this node's own entry in the
+    /// cluster up to date, and the log short.
+    async fn tend_presence(self) {
+        let service = &self.0.service;
+        let mut known: BTreeSet<NodeId> = BTreeSet::new();
+        loop {
+            let mut changed = std::pin::pin!(service.changed.notified());
+            changed.as_mut().enable();
+            let image = self.image();
+            for (id, node) in &image.nodes {
+                self.0.book.set(*id, node.rpc);
+            }
+            for gone in known.iter().filter(|id| !image.nodes.contains_key(id)) {
+                self.0.book.remove(*gone);
+            }
+            known = image.nodes.keys().copied().collect();
+            self.write_cluster_id(&image);
+            self.announce(&image).await;
+            self.shorten_log().await;
+            if service.replica.view().leader.is_none() {
+                self.look_for_peers(&image).await;
+            }
+            let _ = timeout(LOOK_INTERVAL, changed).await;
+        }
+    }
+
+    fn write_cluster_id(&self, image: &MetadataImage) {
+        if image.cluster_id.is_nil() || self.0.identity.borrow().cluster_id.is_some() {
+            return;
+        }
+        let mut identity = self.0.identity.borrow_mut();
+        identity.cluster_id = Some(image.cluster_id);
+        if let Err(error) = self.0.file.save(&identity) {
+            // Not lost: the controller's log has it too.
+            warn!(%error, "the cluster's id was not written to the identity file");
+            identity.cluster_id = None;
+        }
+    }
+
+    /// Tells the cluster where this node is now, if it believes otherwise.
+    async fn announce(&self, image: &MetadataImage) {
+        let service = &self.0.service;
+        let claim = &self.0.claim;
+        let Some(known) = image.nodes.get(&service.node) else { return };
+        let same = known.kafka.host == claim.kafka_host
+            && known.kafka.port == claim.kafka_port
+            && known.rpc == claim.rpc
+            && known.admin == claim.admin
+            && known.rack == claim.rack;
+        if same || service.replica.view().leader.is_none() {
+            return;
+        }
+        let id = *service.env.random_uuid().as_bytes();
+        let request = Request::RegisterNode(claim.clone());
+        match service.carry(id, request, service.env.now() + CALL_MAX).await {
+            Ok(Reply::Node(_)) => info!("the cluster knows this node's new addresses"),
+            Ok(Reply::Refused(refusal)) => {
+                warn!(reason = refusal.message, "the cluster refuses this node's addresses");
+            }
+            Ok(_) | Err(_) => debug!("the cluster does not know this node's addresses yet"),
+        }
+    }
+
+    /// Cuts the log behind the tables of a segment's end. Each replica on its own: nothing but
+    /// the state ever reads this log.
+    async fn shorten_log(&self) {
+        let replica = &self.0.service.replica;
+        let boundaries = replica.log().segment_boundaries();
+        let Some(kept) = boundaries.len().checked_sub(SEGMENTS_KEPT + 1).filter(|cut| *cut > 0)
+        else {
+            return;
+        };
+        let (first, ..) = boundaries[kept];
+        if let Err(error) = replica.purge_to(first).await {
+            debug!(%error, "the controller's log is not cut yet");
+        }
+    }
+
+    /// Without a leader the addresses of the book may be old: asks the seeds who they are.
+    async fn look_for_peers(&self, image: &MetadataImage) {
+        let uuids: BTreeMap<[u8; 16], NodeId> = {
+            let identity = self.0.identity.borrow();
+            let founders = identity.members.iter().map(|node| (node.uuid, NodeId::new(node.id)));
+            let nodes = image.nodes.values().map(|node| (*node.uuid.as_bytes(), node.id));
+            founders.chain(nodes).collect()
+        };
+        let env = &self.0.service.env;
+        let probes = self.0.seeds.iter().filter(|seed| **seed != self.0.claim.rpc).map(|seed| async {
+            let answer = formation::call(env, *seed, &Call::Probe, PROBE_TIMEOUT).await;
+            match answer {
+                Some(Answer::Presence(presence)) => Some((*seed, presence.claim.uuid)),
+                _ => None,
+            }
+        });
+        for (seed, uuid) in futures::future::join_all(probes).await.into_iter().flatten() {
+            match uuids.get(&uuid) {
+                Some(node) => self.0.book.set(*node, seed),
+                None => debug!(%seed, uuid = %Uuid::from_bytes(uuid), "a seed is not a member"),
+            }
+        }
+    }
+}
+
+fn founders(identity: &Identity) -> Vec<(ReplicaId, NodeId)> {
+    let founders = identity.founding.iter().flat_map(|founding| &founding.nodes);
+    founders
+        .map(|node| (ReplicaId::new(node.controller_replica), NodeId::new(node.id)))
+        .collect()
+}
+
+/// The controller's log: created once, and from then on its absence is damage (a replica that
+/// forgot its votes must not vote again).
+async fn open_log(
+    store: &Store,
+    identity: &mut Identity,
+    file: &IdentityFile,
+) -> Result<corduroy_storage::Log, ControllerError> {
+    let config = LogConfig {
+        segment_bytes: SEGMENT_BYTES,
+        segment_ms: i64::MAX,
+        index_interval_bytes: 4096,
+    };
+    let group = GroupId::CONTROLLER;
+    let log = if store.contains(group) {
+        store.open_log(group, config)?
+    } else if identity.controller_created {
+        return Err(ControllerError::ControllerLogLost {
+            node: identity.node,
+            path: file.dir().to_owned(),
+        });
+    } else {
+        store.create_log(group, identity.controller_replica, config).await?
+    };
+    if !identity.controller_created {
+        identity.controller_created = true;
+        file.save(identity)?;
+    }
+    Ok(log)
+}

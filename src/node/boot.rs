@@ -1,0 +1,486 @@
+//! Boots a node on shard 0, in the order that the laws ask for: listeners, recovery of the whole
+//! disk, identity, shards, controller, then clients.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use corduroy_env::{Env, Listener};
+use corduroy_raft::{
+    AddressBook, ClusterTag, FailureDetector, ForwardedFrame, Identity as RaftIdentity,
+    PeerState, RaftConfig, RaftShard, ShardHooks,
+};
+use corduroy_record::{GroupId, NodeId};
+use corduroy_storage::{Disk, IoMode, RealDisk, Store, StoreConfig};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
+
+use super::acceptor::{PeerTargets, accept_clients, accept_peers};
+use super::status::NodeStatusSource;
+use super::thread::{run_local, serve_shard};
+use super::{ISOLATED_AFTER, SERVICE_CONTROLLER, SERVICE_NODE, StartError, Started};
+use crate::admin::{self, AdminServer};
+use crate::config::NodeConfig;
+use crate::controller::{
+    Addresses, Controller, ControllerHandle, ControllerHooks, ControllerParts, Formation,
+    HostPort, Identity, IdentityFile, MetadataImage,
+};
+use crate::leadership;
+use crate::metadata::MetadataView;
+use crate::shard::{Shard, ShardHandle, ShardMessage, ShardParts, shard_of};
+
+/// How often shard 0 looks whether the node is isolated.
+const ISOLATION_LOOK: Duration = Duration::from_millis(250);
+
+/// Answers a call from another node.
+pub type CallAnswer = Rc<dyn Fn(Bytes) -> Pin<Box<dyn Future<Output = Bytes>>>>;
+
+/// A node that serves; shard 0 goes on from here.
+pub struct Booted {
+    /// Shard 0.
+    pub shard: Rc<Shard>,
+    /// Its storage.
+    pub store: Store,
+    /// Its mailbox.
+    pub mailbox: mpsc::Receiver<ShardMessage>,
+    /// What the starter gets.
+    pub started: Started,
+}
+
+/// What every shard of the node is built from. Send: it crosses to the shards' threads.
+#[derive(Clone)]
+struct Common {
+    env: Env,
+    config: Arc<NodeConfig>,
+    disk: Arc<dyn Disk>,
+    root: PathBuf,
+    node: NodeId,
+    incarnation: u64,
+    cluster: ClusterTag,
+    book: AddressBook,
+    handles: Vec<ShardHandle>,
+    controller: ControllerHandle,
+}
+
+/// Boots the node. Runs on shard 0, inside its `LocalSet`.
+pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartError> {
+    let kafka_listener = listen(&env, "Kafka clients", "--listen", config.listen).await?;
+    let rpc_listener = listen(&env, "other nodes", "--rpc-listen", config.rpc_listen).await?;
+    let kafka = kafka_listener.local_addr().map_err(StartError::Runtime)?;
+    let rpc = rpc_listener.local_addr().map_err(StartError::Runtime)?;
+    let status = NodeStatusSource::new(env.now());
+    let admin = start_admin(&env, &config, &status)?;
+
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
+    let root = config.data_dir.clone();
+    let report = corduroy_storage::recover(&disk, &root)?;
+    info!(?report, "the disk is recovered");
+
+    let targets = PeerTargets::default();
+    env.spawn_local(accept_peers(env.clone(), rpc_listener, targets.clone()));
+    let file = IdentityFile::new(disk.clone(), &root);
+    let addresses = addresses(&config, kafka, rpc, admin.as_ref().map(AdminServer::addr));
+    let identity = find_place(&env, &config, &file, &addresses, &targets).await?;
+    let node = identity.node;
+    status.set_node(node);
+    info!(%node, "this node has its place");
+
+    let cluster = ClusterTag::unknown();
+    if let Some(id) = identity.cluster_id {
+        cluster.set(id);
+    }
+    let book = AddressBook::new();
+    let shards = config.shards.max(1);
+    let mut mailboxes = Vec::with_capacity(shards);
+    let mut handles = Vec::with_capacity(shards);
+    for _ in 0..shards {
+        let (handle, mailbox) = ShardHandle::new();
+        handles.push(handle);
+        mailboxes.push(mailbox);
+    }
+    let (controller_handle, inbox) = ControllerHandle::channel(&env);
+    let common = Common {
+        env: env.clone(),
+        config: config.clone(),
+        disk,
+        root,
+        node,
+        incarnation: env.random_u64(),
+        cluster: cluster.clone(),
+        book: book.clone(),
+        handles: handles.clone(),
+        controller: controller_handle,
+    };
+    let mut mailboxes = mailboxes.into_iter();
+    let mailbox = mailboxes.next().ok_or(StartError::Ended)?;
+    let threads = start_other_shards(&common, mailboxes).await?;
+
+    let calls = CallSlot::default();
+    let (shard, store) = build_shard(&common, 0, &calls)?;
+    let detector = start_detector(&common, &targets);
+    let controller = Controller::start(ControllerParts {
+        env: env.clone(),
+        identity,
+        file,
+        raft: shard.raft().clone(),
+        store: store.clone(),
+        book: book.clone(),
+        config: config.clone(),
+        addresses,
+        inbox,
+        hooks: controller_hooks(&env, &handles, &cluster),
+    })
+    .await?;
+    calls.set_controller(controller.clone());
+    let answering = controller.clone();
+    targets.set_answer(Rc::new(move |request| {
+        let controller = answering.clone();
+        Box::pin(async move { controller.on_call(NodeId::new(-1), request).await })
+    }));
+    env.spawn_local(watch_detector(
+        env.clone(),
+        detector,
+        controller.clone(),
+        book,
+        handles.clone(),
+    ));
+    let (stop_controller, stop) = oneshot::channel::<oneshot::Sender<()>>();
+    let leaving = controller.clone();
+    env.spawn_local(async move {
+        if let Ok(done) = stop.await {
+            leaving.transfer_away().await;
+            // A starter that gave up waiting needs no answer.
+            let _gone = done.send(());
+        }
+    });
+    controller.joined().await;
+    status.set_serving(node, &handles);
+    env.spawn_local(accept_clients(env.clone(), kafka_listener, handles.clone()));
+    let started = Started { node, kafka, rpc, admin, handles, threads, stop_controller };
+    Ok(Booted { shard, store, mailbox, started })
+}
+
+async fn listen(
+    env: &Env,
+    what: &'static str,
+    flag: &'static str,
+    addr: SocketAddr,
+) -> Result<Listener, StartError> {
+    env.listen(addr).await.map_err(|source| StartError::Listen { what, flag, addr, source })
+}
+
+fn start_admin(
+    env: &Env,
+    config: &NodeConfig,
+    status: &NodeStatusSource,
+) -> Result<Option<AdminServer>, StartError> {
+    let Some(addr) = config.admin_listen else { return Ok(None) };
+    let services = status.services();
+    admin::start(env, addr, services).map(Some).map_err(|source| StartError::Listen {
+        what: "metrics and health",
+        flag: "--admin-listen",
+        addr,
+        source,
+    })
+}
+
+fn addresses(
+    config: &NodeConfig,
+    kafka: SocketAddr,
+    rpc: SocketAddr,
+    admin: Option<SocketAddr>,
+) -> Addresses {
+    let advertised = config.advertised.as_deref().and_then(|text| text.parse().ok());
+    Addresses {
+        kafka: advertised.unwrap_or_else(|| HostPort::from(kafka)),
+        rpc: config.rpc_advertised.unwrap_or(rpc),
+        admin,
+    }
+}
+
+/// Identity from the data directory, or from the seeds; the rpc port answers meanwhile.
+async fn find_place(
+    env: &Env,
+    config: &NodeConfig,
+    file: &IdentityFile,
+    addresses: &Addresses,
+    targets: &PeerTargets,
+) -> Result<Identity, StartError> {
+    let formation = Formation::new(env.clone(), config, file.clone(), addresses.clone());
+    let answering = formation.clone();
+    targets.set_answer(Rc::new(move |request| {
+        let answer = answering.answer(&request);
+        Box::pin(std::future::ready(answer))
+    }));
+    Ok(formation.run().await?)
+}
+
+/// The controller, once it runs, for calls that arrive on shard 0.
+#[derive(Clone, Default)]
+struct CallSlot(Rc<std::cell::RefCell<Option<Controller>>>);
+
+impl CallSlot {
+    fn set_controller(&self, controller: Controller) {
+        *self.0.borrow_mut() = Some(controller);
+    }
+}
+
+fn build_shard(
+    common: &Common,
+    index: u16,
+    calls: &CallSlot,
+) -> Result<(Rc<Shard>, Store), StartError> {
+    let env = &common.env;
+    let config = &common.config;
+    let store = Store::open(
+        common.disk.clone(),
+        StoreConfig {
+            root: common.root.clone(),
+            shard: usize::from(index),
+            journal_file_bytes: config.journal_file_bytes,
+            journal_files_max: config.journal_files_max,
+            inline_bytes_max: config.inline_bytes_max,
+            cache_bytes: config.cache_bytes,
+            io: if env.is_simulated() { IoMode::Inline } else { IoMode::Threads },
+        },
+        env.clone(),
+    )?;
+    env.spawn_local(store.clone().run());
+    let shards = u16::try_from(common.handles.len()).unwrap_or(u16::MAX);
+    let identity = RaftIdentity {
+        node: common.node,
+        incarnation: common.incarnation,
+        shard: index,
+        shards,
+        cluster: common.cluster.clone(),
+    };
+    let metadata = MetadataView::new(Arc::new(MetadataImage::default()));
+    let raft_config = RaftConfig {
+        ping_interval: config.ping_interval,
+        down_after: config.down_after,
+        hibernate_after: config.hibernate_after,
+        isolated_after: ISOLATED_AFTER,
+        ..RaftConfig::default()
+    };
+    let news: Rc<std::cell::RefCell<Option<Rc<Shard>>>> = Rc::default();
+    let hooks = ShardHooks {
+        forward: forwarder(env, &common.handles),
+        shard_of: Box::new(move |group: GroupId| shard_of(group, shards)),
+        on_call: call_hook(calls.clone()),
+        on_cast: cast_hook(news.clone()),
+    };
+    let raft = RaftShard::new(
+        env.clone(),
+        raft_config,
+        identity,
+        store.clone(),
+        common.book.clone(),
+        hooks,
+    );
+    let shard = Shard::new(ShardParts {
+        env: env.clone(),
+        node: common.node,
+        index,
+        config: config.clone(),
+        store: store.clone(),
+        raft,
+        metadata,
+        handles: common.handles.clone(),
+        controller: common.controller.clone(),
+    });
+    *news.borrow_mut() = Some(shard.clone());
+    Ok((shard, store))
+}
+
+/// Frames for groups of other shards, in order.
+fn forwarder(env: &Env, handles: &[ShardHandle]) -> Box<dyn Fn(u16, ForwardedFrame)> {
+    // A queue per target and one task that empties it: a full mailbox must not reorder frames.
+    // What is in it is bounded by the windows of the streams that feed it.
+    let queues: Vec<mpsc::UnboundedSender<ForwardedFrame>> = handles
+        .iter()
+        .map(|handle| {
+            let (queue, mut frames) = mpsc::unbounded_channel();
+            let handle = handle.clone();
+            env.spawn_local(async move {
+                while let Some(frame) = frames.recv().await {
+                    if handle.send(ShardMessage::Frame(frame)).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            queue
+        })
+        .collect();
+    Box::new(move |shard, frame| {
+        if let Some(queue) = queues.get(usize::from(shard)) {
+            // A closed queue means that the node is stopping.
+            let _stopping = queue.send(frame);
+        }
+    })
+}
+
+type CallHook = Rc<dyn Fn(NodeId, Bytes) -> futures::future::LocalBoxFuture<'static, Bytes>>;
+
+fn call_hook(calls: CallSlot) -> CallHook {
+    Rc::new(move |from, request| {
+        let controller = calls.0.borrow().clone();
+        Box::pin(async move {
+            match (request.first(), controller) {
+                (Some(&SERVICE_CONTROLLER), Some(controller)) => {
+                    controller.on_call(from, request).await
+                }
+                // Not ready, or not for us: an empty answer is "no answer" to every caller.
+                _ => Bytes::new(),
+            }
+        })
+    })
+}
+
+fn cast_hook(shard: Rc<std::cell::RefCell<Option<Rc<Shard>>>>) -> Rc<dyn Fn(NodeId, Bytes)> {
+    Rc::new(move |from, message| match message.split_first() {
+        Some((&SERVICE_NODE, body)) => match leadership::decode(body) {
+            Ok(updates) => {
+                if let Some(shard) = shard.borrow().as_ref() {
+                    shard.publish(updates);
+                }
+            }
+            Err(error) => warn!(%from, %error, "leadership news that cannot be read"),
+        },
+        _ => warn!(%from, "a message of an unknown service"),
+    })
+}
+
+/// Starts every shard but the first on a thread of its own and waits until all are open.
+async fn start_other_shards(
+    common: &Common,
+    mailboxes: impl Iterator<Item = mpsc::Receiver<ShardMessage>>,
+) -> Result<Vec<JoinHandle<()>>, StartError> {
+    let mut threads = Vec::new();
+    let mut opened = Vec::new();
+    for (index, mailbox) in (1u16..).zip(mailboxes) {
+        let (report, open) = oneshot::channel();
+        let common = common.clone();
+        let thread = common
+            .env
+            .clone()
+            .spawn_thread(&format!("shard-{index}"), move || {
+                let result = run_local(async move {
+                    match build_shard(&common, index, &CallSlot::default()) {
+                        Ok((shard, store)) => {
+                            if report.send(Ok(())).is_ok() {
+                                serve_shard(shard, store, mailbox).await;
+                            }
+                        }
+                        Err(error) => {
+                            let _gone = report.send(Err(error));
+                        }
+                    }
+                });
+                if let Err(error) = result {
+                    tracing::error!(index, %error, "a shard has no runtime");
+                }
+            })
+            .map_err(StartError::Thread)?;
+        threads.push(thread);
+        opened.push(open);
+    }
+    for open in opened {
+        open.await.map_err(|_| StartError::Ended)??;
+    }
+    Ok(threads)
+}
+
+fn start_detector(common: &Common, targets: &PeerTargets) -> FailureDetector {
+    let identity = RaftIdentity {
+        node: common.node,
+        incarnation: common.incarnation,
+        shard: 0,
+        shards: u16::try_from(common.handles.len()).unwrap_or(u16::MAX),
+        cluster: common.cluster.clone(),
+    };
+    let raft_config = RaftConfig {
+        ping_interval: common.config.ping_interval,
+        down_after: common.config.down_after,
+        isolated_after: ISOLATED_AFTER,
+        ..RaftConfig::default()
+    };
+    let env = common.env.clone();
+    let handles = common.handles.clone();
+    let detector = FailureDetector::new(
+        common.env.clone(),
+        raft_config,
+        identity,
+        common.book.clone(),
+        Box::new(move |node, state| {
+            let down = matches!(state, PeerState::Down);
+            broadcast(&env, &handles, || ShardMessage::Peer { node, down });
+        }),
+    );
+    common.env.spawn_local(detector.clone().run());
+    targets.set_members(common.handles.clone(), detector.clone());
+    detector
+}
+
+/// Tells all shards, off the caller's path where a mailbox is full.
+fn broadcast(env: &Env, handles: &[ShardHandle], message: impl Fn() -> ShardMessage) {
+    for handle in handles {
+        if let Err(message) = handle.try_send(message()) {
+            let handle = handle.clone();
+            env.spawn_local(async move {
+                let _stopping = handle.send(message).await;
+            });
+        }
+    }
+}
+
+fn controller_hooks(
+    env: &Env,
+    handles: &[ShardHandle],
+    cluster: &ClusterTag,
+) -> ControllerHooks {
+    let cluster = cluster.clone();
+    let (image_env, image_handles) = (env.clone(), handles.to_vec());
+    let (leader_env, leader_handles) = (env.clone(), handles.to_vec());
+    ControllerHooks {
+        publish: Box::new(move |image| {
+            if !image.cluster_id.is_nil() && !cluster.set(image.cluster_id) {
+                warn!(found = %image.cluster_id, "the controller's log is of another cluster");
+            }
+            broadcast(&image_env, &image_handles, || ShardMessage::Image(image.clone()));
+        }),
+        leader_changed: Box::new(move |leader| {
+            broadcast(&leader_env, &leader_handles, || ShardMessage::ControllerLeader(leader));
+        }),
+    }
+}
+
+/// Tells shards and controller what the failure detector sees beyond single changes.
+async fn watch_detector(
+    env: Env,
+    detector: FailureDetector,
+    controller: Controller,
+    book: AddressBook,
+    handles: Vec<ShardHandle>,
+) {
+    let mut isolated = false;
+    let mut look = tokio::time::interval(ISOLATION_LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        for node in book.nodes() {
+            controller.set_down(node, detector.is_down(node));
+        }
+        let now = detector.isolated();
+        if now != isolated {
+            isolated = now;
+            info!(isolated, "whether this node hears a majority has changed");
+            broadcast(&env, &handles, || ShardMessage::Isolated(isolated));
+        }
+    }
+}

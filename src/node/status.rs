@@ -1,0 +1,290 @@
+//! What the admin port shows and does: asks the shards, adds up.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use corduroy_protocol::ApiKey;
+use corduroy_record::{GroupId, NodeId, PartitionIndex};
+use futures::future::BoxFuture;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::admin::{
+    AdminServices, ApiStatus, Histogram, KafkaStatus, LeadAnswer, LeadError, LeadRequest,
+    LocalReplica, NodeStatus, NodeView, PartitionView, RaftStatus, ShardStatus as ShardLine,
+    StorageStatus,
+};
+use crate::kafka::{BUCKET_MICROS, CounterValues};
+use crate::shard::{ClusterView, PartitionStatus, ShardHandle, ShardMessage, ShardStatus, shard_of};
+
+/// How long a leadership may take to arrive where it was sent.
+const LEAD_WAIT: Duration = Duration::from_secs(5);
+/// How often that is looked at.
+const LEAD_LOOK: Duration = Duration::from_millis(20);
+
+struct Serving {
+    node: NodeId,
+    handles: Vec<ShardHandle>,
+}
+
+struct Inner {
+    started: Instant,
+    serving: OnceLock<Serving>,
+    node: OnceLock<NodeId>,
+}
+
+/// The node as its admin port sees it. Send, Sync; exists before the node serves.
+#[derive(Clone)]
+pub struct NodeStatusSource(Arc<Inner>);
+
+impl NodeStatusSource {
+    /// A node that has just started.
+    pub fn new(started: Instant) -> Self {
+        Self(Arc::new(Inner { started, serving: OnceLock::new(), node: OnceLock::new() }))
+    }
+
+    /// The node has its id.
+    pub fn set_node(&self, node: NodeId) {
+        // Set once per boot; a second call would carry the same id.
+        let _same = self.0.node.set(node);
+    }
+
+    /// The node serves.
+    pub fn set_serving(&self, node: NodeId, handles: &[ShardHandle]) {
+        let _same = self.0.serving.set(Serving { node, handles: handles.to_vec() });
+    }
+
+    /// What the admin port is given.
+    pub fn services(&self) -> AdminServices {
+        let (status, lead) = (self.clone(), self.clone());
+        AdminServices {
+            status: Arc::new(move || {
+                let source = status.clone();
+                Box::pin(async move { source.status().await }) as BoxFuture<'static, _>
+            }),
+            lead: Arc::new(move |request| {
+                let source = lead.clone();
+                Box::pin(async move { source.lead(request).await }) as BoxFuture<'static, _>
+            }),
+        }
+    }
+
+    async fn status(&self) -> NodeStatus {
+        let mut status = NodeStatus {
+            node: self.0.node.get().map(|node| node.get()),
+            uptime_seconds: self.0.started.elapsed().as_secs_f64(),
+            ..NodeStatus::default()
+        };
+        let Some(serving) = self.0.serving.get() else { return status };
+        let mut shards = Vec::new();
+        for handle in &serving.handles {
+            match ask(handle, ShardMessage::Status).await {
+                Some(shard) => shards.push(shard),
+                None => status.is_stopping = true,
+            }
+        }
+        let first = serving.handles.first();
+        let view = match first {
+            Some(handle) => ask(handle, ShardMessage::Cluster).await,
+            None => None,
+        };
+        status.is_serving = !status.is_stopping;
+        fill_shards(&mut status, &shards);
+        if let Some(view) = view {
+            fill_cluster(&mut status, serving.node, &view, &shards);
+        }
+        status
+    }
+
+    async fn lead(&self, request: LeadRequest) -> Result<LeadAnswer, LeadError> {
+        let stopping = || LeadError::Other("the node is not serving".to_owned());
+        let serving = self.0.serving.get().ok_or_else(stopping)?;
+        let first = serving.handles.first().ok_or_else(stopping)?;
+        let view = ask(first, ShardMessage::Cluster).await.ok_or_else(stopping)?;
+        let unknown = || LeadError::UnknownPartition {
+            topic: request.topic.clone(),
+            partition: request.partition,
+        };
+        let topic = view.image.topics.get(&request.topic).ok_or_else(unknown)?;
+        let index = PartitionIndex::new(request.partition);
+        let partition = topic.partition(index).ok_or_else(unknown)?;
+        let target = NodeId::new(request.node);
+        if !partition.replicas.iter().any(|(_, node)| *node == target) {
+            return Err(LeadError::NotAReplica {
+                node: request.node,
+                replicas: partition.replicas.iter().map(|(_, node)| node.get()).collect(),
+            });
+        }
+        let group = topic.group(index);
+        let leader = view.leaders.get(&group).map(|info| info.node);
+        if leader == Some(target) {
+            return self.led(serving, group, &request).await.ok_or_else(stopping);
+        }
+        if leader != Some(serving.node) {
+            return Err(LeadError::NotLeader {
+                leader: leader.map(NodeId::get),
+                leader_admin: leader.and_then(|l| view.image.nodes.get(&l)?.admin),
+            });
+        }
+        let shards = u16::try_from(serving.handles.len()).unwrap_or(u16::MAX);
+        let owner = serving
+            .handles
+            .get(usize::from(shard_of(group, shards)))
+            .ok_or_else(stopping)?;
+        ask(owner, |reply| ShardMessage::Transfer(group, Some(target), reply))
+            .await
+            .ok_or_else(stopping)?
+            .map_err(|error| LeadError::Other(error.message))?;
+        let deadline = Instant::now() + LEAD_WAIT;
+        loop {
+            if let Some(answer) = self.led(serving, group, &request).await {
+                return Ok(answer);
+            }
+            if Instant::now() >= deadline {
+                return Err(LeadError::TimedOut);
+            }
+            tokio::time::sleep(LEAD_LOOK).await;
+        }
+    }
+
+    /// The answer, once the wanted node leads.
+    async fn led(
+        &self,
+        serving: &Serving,
+        group: GroupId,
+        request: &LeadRequest,
+    ) -> Option<LeadAnswer> {
+        let view = ask(serving.handles.first()?, ShardMessage::Cluster).await?;
+        let info = view.leaders.get(&group)?;
+        (info.node.get() == request.node).then(|| LeadAnswer {
+            topic: request.topic.clone(),
+            partition: request.partition,
+            leader: info.node.get(),
+            leader_epoch: info.epoch.get(),
+        })
+    }
+}
+
+async fn ask<T>(
+    handle: &ShardHandle,
+    message: impl FnOnce(oneshot::Sender<T>) -> ShardMessage,
+) -> Option<T> {
+    let (reply, answer) = oneshot::channel();
+    handle.send(message(reply)).await.ok()?;
+    answer.await.ok()
+}
+
+fn fill_shards(status: &mut NodeStatus, shards: &[ShardStatus]) {
+    let mut kafka = KafkaStatus::default();
+    let mut raft = RaftStatus::default();
+    let mut storage = StorageStatus::default();
+    for shard in shards {
+        add_kafka(&mut kafka, &shard.kafka);
+        raft.replicas += shard.raft.replicas;
+        raft.leaders += shard.raft.leaders;
+        raft.hibernating += shard.raft.hibernating;
+        raft.leadership_changes += shard.raft.leadership_changes;
+        raft.heartbeats += shard.raft.heartbeats;
+        let bounds: Vec<f64> =
+            corduroy_storage::FLUSH_BUCKET_MICROS.iter().map(|m| *m as f64 / 1e6).collect();
+        storage.flush_seconds.merge(&Histogram::from_buckets(
+            &bounds,
+            &shard.storage.flush_buckets,
+            shard.storage.flush_micros as f64 / 1e6,
+        ));
+        storage.bytes += shard.partitions.iter().map(|p| p.size_bytes).sum::<u64>();
+        storage.bytes_appended += shard.storage.appended_bytes;
+        storage.disk_free_bytes = storage.disk_free_bytes.max(shard.storage.free_bytes);
+        storage.corruptions +=
+            shard.partitions.iter().filter(|p| p.is_damaged).count() as u64;
+        if let Some(failure) = &shard.disk_failure {
+            status.disk_failure.get_or_insert_with(|| failure.clone());
+        }
+        status.shards.push(ShardLine {
+            busy_ratio: 0.0,
+            mailbox_depth: shard.mailbox_depth as u64,
+            partitions: shard.partitions.len() as u64,
+        });
+    }
+    status.kafka = kafka;
+    status.raft = raft;
+    status.storage = storage;
+}
+
+fn add_kafka(kafka: &mut KafkaStatus, values: &CounterValues) {
+    kafka.connections += values.connections;
+    kafka.records_produced += values.produced_records;
+    kafka.bytes_produced += values.produced_bytes;
+    kafka.records_fetched += values.fetched_records;
+    kafka.bytes_fetched += values.fetched_bytes;
+    let bounds: Vec<f64> = BUCKET_MICROS.iter().map(|m| *m as f64 / 1e6).collect();
+    for (key, count) in &values.apis {
+        let name = ApiKey::try_from(*key)
+            .map_or_else(|_| format!("api-{key}"), |key| format!("{key:?}"));
+        let api: &mut ApiStatus = kafka.apis.entry(name).or_default();
+        let failed: u64 = count.errors.values().sum();
+        *api.requests.entry("NONE".to_owned()).or_default() +=
+            count.requests.saturating_sub(failed);
+        for (error, times) in &count.errors {
+            *api.requests.entry((*error).to_owned()).or_default() += times;
+        }
+        api.seconds.merge(&Histogram::from_buckets(
+            &bounds,
+            &count.buckets,
+            count.micros_total as f64 / 1e6,
+        ));
+    }
+}
+
+fn fill_cluster(
+    status: &mut NodeStatus,
+    own: NodeId,
+    view: &ClusterView,
+    shards: &[ShardStatus],
+) {
+    let local: HashMap<GroupId, &PartitionStatus> =
+        shards.iter().flat_map(|s| &s.partitions).map(|p| (p.group, p)).collect();
+    let image = &view.image;
+    status.cluster_id = (!image.cluster_id.is_nil()).then(|| image.cluster_id.to_string());
+    status.is_isolated = view.isolated;
+    status.controller = view.controller_leader.map(NodeId::get);
+    status.nodes = image
+        .nodes
+        .values()
+        .map(|node| NodeView {
+            node: node.id.get(),
+            kafka: node.kafka.to_string(),
+            rpc: node.rpc.to_string(),
+            admin: node.admin.map(|addr| addr.to_string()),
+            rack: node.rack.clone(),
+            is_reachable: node.id == own || !view.down.contains(&node.id),
+        })
+        .collect();
+    let mut partitions = Vec::new();
+    for topic in image.topics.values() {
+        for (group, partition) in topic.groups().zip(&topic.partitions) {
+            let leader = view.leaders.get(&group).filter(|l| !view.down.contains(&l.node));
+            partitions.push(PartitionView {
+                topic: topic.name.clone(),
+                partition: group.partition.get(),
+                leader: leader.map(|l| l.node.get()),
+                leader_epoch: leader.map_or(-1, |l| l.epoch.get()),
+                replicas: partition.replicas.iter().map(|(_, n)| n.get()).collect(),
+                in_sync: leader
+                    .map(|l| l.in_sync.iter().map(|n| n.get()).collect())
+                    .unwrap_or_default(),
+                local: local.get(&group).map(|p| LocalReplica {
+                    is_leader: p.is_leader,
+                    is_hibernating: p.is_hibernating,
+                    is_damaged: p.is_damaged,
+                    log_start_offset: p.watermarks.log_start.get(),
+                    high_watermark: p.watermarks.high_watermark.get(),
+                    log_end_offset: p.watermarks.log_end.get(),
+                    size_bytes: p.size_bytes,
+                }),
+            });
+        }
+    }
+    status.partitions = partitions;
+}

@@ -1,0 +1,286 @@
+//! What a shard knows of one log.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::rc::Weak;
+use std::sync::Arc;
+
+use corduroy_record::{GroupId, LogIndex, Offset, ReplicaId, Term};
+
+use crate::cache::EntryCache;
+use crate::config::LogConfig;
+use crate::entry::{LogStart, LogState, Vote};
+use crate::epochs::EpochTable;
+use crate::index::SparseIndex;
+use crate::scan::Span;
+use crate::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentFile};
+use crate::state::{JournalPlace, SegmentImage, StateImage};
+use crate::store::StoreInner;
+
+/// A log as all its handles share it.
+pub(crate) struct LogShared {
+    pub group: GroupId,
+    pub replica: ReplicaId,
+    pub incarnation: u64,
+    pub dir: PathBuf,
+    pub store: Weak<StoreInner>,
+    pub core: RefCell<LogCore>,
+    /// No operation is taken any more.
+    pub removed: Cell<bool>,
+}
+
+/// How far the log is durable: where a checkpoint may say that it ends.
+#[derive(Clone, Debug)]
+pub(crate) struct DurableView {
+    pub last: Option<(Term, LogIndex)>,
+    pub next_offset: Offset,
+    /// The segment of the durable end, and that end.
+    pub segment: Option<(u32, u32)>,
+    pub vote: Option<Vote>,
+    pub committed: Option<(Term, LogIndex)>,
+}
+
+/// Laws: indices are consecutive from `start.index` to `last`; offsets follow from them; terms
+/// do not fall; `durable.last <= last`; segments ascend without a gap.
+pub(crate) struct LogCore {
+    pub config: LogConfig,
+    pub start: LogStart,
+    pub last: Option<(Term, LogIndex)>,
+    pub next_offset: Offset,
+    pub epochs: EpochTable,
+    pub segments: VecDeque<Segment>,
+    pub next_segment: u32,
+    pub cache: EntryCache,
+    pub vote: Option<Vote>,
+    pub committed: Option<(Term, LogIndex)>,
+    pub no_vote: bool,
+    pub damaged: bool,
+    pub damaged_from: Option<LogIndex>,
+    pub durable: DurableView,
+    /// Operations under way that change more than the end: no checkpoint meanwhile.
+    pub barriers: u32,
+    /// Counts truncations, so that a read that crossed one is repeated.
+    pub generation: u64,
+    /// Operations after a full disk belong to a new attempt.
+    pub attempt: u32,
+    /// The first turn whose records are in no state file.
+    pub pin: Option<u64>,
+    /// The turn of the checkpoint under way.
+    pub checkpoint: Option<u64>,
+    /// The first turn after that checkpoint with records of this log.
+    pub pin_after: Option<u64>,
+    /// Segments below this number are flushed and will not be written again.
+    pub clean_segment: u32,
+    /// Indices of saved tables, ascending.
+    pub tables: Vec<LogIndex>,
+    pub snapshot: Option<(Term, LogIndex)>,
+}
+
+impl LogCore {
+    /// A log as its state file says it is. All of it is durable.
+    pub(crate) fn from_image(
+        image: StateImage,
+        dir: &std::path::Path,
+        config: LogConfig,
+    ) -> LogCore {
+        let group = image.group;
+        let segments: VecDeque<Segment> = image
+            .segments
+            .into_iter()
+            .map(|segment| Segment {
+                file: Arc::new(SegmentFile::new(group, dir, segment.identity)),
+                end: segment.end,
+                max_timestamp: segment.max_timestamp,
+                index: SparseIndex::stored(segment.index_rows, segment.index_last_position),
+                sealed: segment.sealed,
+            })
+            .collect();
+        let durable = DurableView {
+            last: image.last,
+            next_offset: image.next_offset,
+            segment: segments.back().map(|segment| (segment.id(), segment.end)),
+            vote: image.vote,
+            committed: image.committed,
+        };
+        LogCore {
+            config,
+            start: image.start,
+            last: image.last,
+            next_offset: image.next_offset,
+            epochs: image.epochs,
+            clean_segment: segments.back().map_or(0, Segment::id),
+            segments,
+            next_segment: image.next_segment,
+            cache: EntryCache::default(),
+            vote: image.vote,
+            committed: image.committed,
+            no_vote: image.no_vote,
+            damaged: image.damaged,
+            damaged_from: image.damaged_from,
+            durable,
+            barriers: 0,
+            generation: 0,
+            attempt: 1,
+            pin: None,
+            checkpoint: None,
+            pin_after: None,
+            tables: Vec::new(),
+            snapshot: None,
+        }
+    }
+
+    /// The index that the next entry takes.
+    pub(crate) fn next_index(&self) -> LogIndex {
+        self.last.map_or(self.start.index, |(_, index)| index.next())
+    }
+
+    /// The index after the last durable entry.
+    pub(crate) fn durable_next(&self) -> LogIndex {
+        self.durable.last.map_or(self.start.index, |(_, index)| index.next())
+    }
+
+    pub(crate) fn state(&self) -> LogState {
+        let size_bytes = self
+            .segments
+            .iter()
+            .map(|segment| u64::from(segment.end - SEGMENT_HEADER_BYTES))
+            .sum();
+        LogState {
+            log_start: self.start,
+            last: self.last,
+            next_offset: self.next_offset,
+            durable_last: self.durable.last.map(|(_, index)| index),
+            vote: self.vote,
+            committed: self.committed,
+            damaged: self.damaged,
+            no_vote: self.no_vote,
+            size_bytes,
+        }
+    }
+
+    pub(crate) fn term_of(&self, index: LogIndex) -> Option<Term> {
+        if let Some((term, prev)) = self.start.prev
+            && prev == index
+        {
+            return Some(term);
+        }
+        if index < self.start.index || index >= self.next_index() {
+            return None;
+        }
+        self.epochs.term_of(index)
+    }
+
+    /// The segment that holds `index`, by its place in the list.
+    pub(crate) fn segment_of(&self, index: LogIndex) -> Option<usize> {
+        self.segments.partition_point(|segment| segment.base_index() <= index).checked_sub(1)
+    }
+
+    /// The segment that holds `offset`: the last that begins at or below it.
+    pub(crate) fn segment_of_offset(&self, offset: Offset) -> Option<usize> {
+        self.segments.partition_point(|segment| segment.base_offset() <= offset).checked_sub(1)
+    }
+
+    /// The state file's contents as of the last durable turn, and what has to be flushed before
+    /// it may be written: segments, and index rows with their segment.
+    pub(crate) fn checkpoint(&self, shared: &LogShared, place: JournalPlace) -> Checkpoint {
+        let mut segments = Vec::new();
+        let mut flush = Vec::new();
+        let mut rows = Vec::new();
+        if let Some((durable_id, durable_end)) = self.durable.segment {
+            for segment in self.segments.iter().take_while(|segment| segment.id() <= durable_id) {
+                let is_last = segment.id() == durable_id;
+                let end = if is_last { durable_end } else { segment.end };
+                let unstored = segment.index.unstored(end);
+                let index_rows = segment.index.stored_count() + unstored.len() as u32;
+                segments.push(SegmentImage {
+                    identity: segment.file.identity,
+                    end,
+                    max_timestamp: segment.max_timestamp,
+                    index_rows,
+                    index_last_position: unstored
+                        .last()
+                        .map(|row| row.position)
+                        .or(segment.index.stored_last_position()),
+                    sealed: segment.sealed,
+                });
+                if segment.id() >= self.clean_segment {
+                    flush.push(segment.file.clone());
+                }
+                if !unstored.is_empty() {
+                    rows.push(UnstoredRows {
+                        segment: segment.file.clone(),
+                        first: segment.index.stored_count(),
+                        rows: unstored,
+                        sealed: segment.sealed,
+                    });
+                }
+            }
+        }
+        let mut epochs = self.epochs.clone();
+        epochs.truncate(self.durable_next());
+        let image = StateImage {
+            group: shared.group,
+            replica: shared.replica,
+            incarnation: shared.incarnation,
+            place,
+            start: self.start,
+            last: self.durable.last,
+            next_offset: self.durable.next_offset,
+            vote: self.durable.vote,
+            committed: clamp(self.durable.committed, self.durable.last),
+            no_vote: self.no_vote,
+            damaged: self.damaged,
+            damaged_from: self.damaged_from,
+            next_segment: self.next_segment,
+            epochs,
+            segments,
+        };
+        Checkpoint { image, flush, rows }
+    }
+
+    /// The parts of segments from `position` of the first on that hold entries below `to`.
+    pub(crate) fn spans(&self, first: usize, position: u32, to: LogIndex) -> Vec<Span> {
+        /// More segments than one read ever needs.
+        const SPANS_MAX: usize = 16;
+        let mut from = Some(position);
+        self.segments
+            .iter()
+            .skip(first)
+            .take(SPANS_MAX)
+            .take_while(|segment| segment.base_index() < to)
+            .map(|segment| Span {
+                segment: segment.file.clone(),
+                from: from.take().unwrap_or(SEGMENT_HEADER_BYTES),
+                end: segment.end,
+            })
+            .filter(|span| span.from < span.end)
+            .collect()
+    }
+}
+
+/// Law 6: the applied checkpoint never exceeds what is durable here.
+pub(crate) fn clamp(
+    committed: Option<(Term, LogIndex)>,
+    last: Option<(Term, LogIndex)>,
+) -> Option<(Term, LogIndex)> {
+    match (committed, last) {
+        (Some(committed), Some(last)) if committed.1 > last.1 => Some(last),
+        (Some(committed), Some(_)) => Some(committed),
+        _ => None,
+    }
+}
+
+pub(crate) struct UnstoredRows {
+    pub segment: Arc<SegmentFile>,
+    pub first: u32,
+    pub rows: Vec<crate::index::IndexRow>,
+    pub sealed: bool,
+}
+
+/// A checkpoint ready to be written by another thread.
+pub(crate) struct Checkpoint {
+    pub image: StateImage,
+    pub flush: Vec<Arc<SegmentFile>>,
+    pub rows: Vec<UnstoredRows>,
+}

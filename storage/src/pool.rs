@@ -1,0 +1,87 @@
+//! Threads for work that blocks, so that a shard never does.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use corduroy_env::Env;
+use tokio::sync::oneshot;
+
+use crate::config::IoMode;
+use crate::error::StorageError;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A few threads with one queue, or the caller itself. Clone = the same pool; the threads end
+/// when the last clone is dropped.
+#[derive(Clone)]
+pub(crate) enum Pool {
+    Threads(Sender<Job>),
+    Inline,
+}
+
+impl Pool {
+    pub(crate) fn new(
+        env: &Env,
+        mode: IoMode,
+        name: &str,
+        threads: usize,
+    ) -> Result<Pool, StorageError> {
+        if mode == IoMode::Inline {
+            return Ok(Pool::Inline);
+        }
+        let (sender, receiver) = channel::<Job>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        for number in 0..threads {
+            let receiver = receiver.clone();
+            spawn(env, &format!("{name}-{number}"), move || serve(&receiver))?;
+        }
+        Ok(Pool::Threads(sender))
+    }
+
+    /// Runs a job some time later, or now.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        match self {
+            Pool::Inline => job(),
+            // The threads end only after every sender is gone.
+            Pool::Threads(sender) => drop(sender.send(Box::new(job))),
+        }
+    }
+
+    /// Runs a job and awaits what it returns.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, StorageError> {
+        match self {
+            Pool::Inline => Ok(job()),
+            Pool::Threads(_) => {
+                let (sender, receiver) = oneshot::channel();
+                self.run(move || drop(sender.send(job())));
+                receiver.await.map_err(|_| StorageError::Closed)
+            }
+        }
+    }
+}
+
+fn serve(receiver: &Mutex<Receiver<Job>>) {
+    loop {
+        // One thread waits in `recv` and the others for the lock: the same to them.
+        let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match job {
+            Ok(job) => job(),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Starts a thread of the store's own.
+pub(crate) fn spawn(
+    env: &Env,
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<(), StorageError> {
+    match env.spawn_thread(name, body) {
+        Ok(_detached) => Ok(()),
+        Err(error) => Err(StorageError::Failed(format!("cannot start thread {name}: {error}").into())),
+    }
+}
