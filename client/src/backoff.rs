@@ -24,7 +24,10 @@ impl Backoff {
     /// `spread` lies in `0..=2 * JITTER_PERCENT`.
     fn wait_with(&self, failures: u32, spread: u64) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
-        let exact = self.first.saturating_mul(1 << doublings).min(self.max.max(self.first));
+        let exact = self
+            .first
+            .saturating_mul(1 << doublings)
+            .min(self.max.max(self.first));
         let micros = u64::try_from(exact.as_micros()).unwrap_or(u64::MAX);
         let percent = 100 - JITTER_PERCENT + spread;
         Duration::from_micros(micros.saturating_mul(percent) / 100)
@@ -37,19 +40,40 @@ mod tests {
 
     #[test]
     fn waits_double_until_the_maximum_within_the_spread() {
-        let backoff =
-            Backoff { first: Duration::from_millis(100), max: Duration::from_millis(1000) };
-        let table = [(1, 100), (2, 200), (3, 400), (4, 800), (5, 1000), (60, 1000)];
+        let backoff = Backoff {
+            first: Duration::from_millis(100),
+            max: Duration::from_millis(1000),
+        };
+        let table = [
+            (1, 100),
+            (2, 200),
+            (3, 400),
+            (4, 800),
+            (5, 1000),
+            (60, 1000),
+        ];
         for (failures, millis) in table {
-            assert_eq!(backoff.wait_with(failures, 20), Duration::from_millis(millis));
-            assert_eq!(backoff.wait_with(failures, 0), Duration::from_millis(millis * 8 / 10));
-            assert_eq!(backoff.wait_with(failures, 40), Duration::from_millis(millis * 12 / 10));
+            assert_eq!(
+                backoff.wait_with(failures, 20),
+                Duration::from_millis(millis)
+            );
+            assert_eq!(
+                backoff.wait_with(failures, 0),
+                Duration::from_millis(millis * 8 / 10)
+            );
+            assert_eq!(
+                backoff.wait_with(failures, 40),
+                Duration::from_millis(millis * 12 / 10)
+            );
         }
     }
 
     #[test]
     fn a_maximum_below_the_first_wait_is_ignored() {
-        let backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_millis(1) };
+        let backoff = Backoff {
+            first: Duration::from_millis(100),
+            max: Duration::from_millis(1),
+        };
         assert_eq!(backoff.wait_with(3, 20), Duration::from_millis(100));
     }
 }

@@ -47,7 +47,10 @@ impl Client {
     /// # Errors
     /// Config; Disconnected, RequestTimeout or Unsupported where no broker answers as one.
     pub async fn connect(bootstrap_servers: &str) -> Result<Client, Error> {
-        Client::builder().bootstrap_servers(bootstrap_servers).connect().await
+        Client::builder()
+            .bootstrap_servers(bootstrap_servers)
+            .connect()
+            .await
     }
 
     /// Connects with the settings of a standard Kafka client's `.properties` text.
@@ -60,7 +63,11 @@ impl Client {
 
     /// Sets up a client.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder { settings: Settings::default(), env: None, error: None }
+        ClientBuilder {
+            settings: Settings::default(),
+            env: None,
+            error: None,
+        }
     }
 
     /// Sets up a producer.
@@ -170,9 +177,15 @@ impl ClientBuilder {
         let metadata = Metadata::new(net.clone());
         net.tasks.spawn(metadata.clone().run());
         let deadline = net.env.now() + net.settings.api_timeout;
-        let shared = ClientShared { net, metadata, settings: self.settings };
+        let shared = ClientShared {
+            net,
+            metadata,
+            settings: self.settings,
+        };
         shared.metadata.refresh(deadline).await?;
-        Ok(Client { shared: Arc::new(shared) })
+        Ok(Client {
+            shared: Arc::new(shared),
+        })
     }
 }
 
@@ -183,13 +196,6 @@ pub(crate) enum Target {
     Any,
     /// The controller, as the metadata names it.
     Controller,
-}
-
-/// An answer, and what is known of earlier tries.
-pub(crate) struct Asked<R> {
-    pub(crate) response: R,
-    /// An earlier try may have taken effect without an answer.
-    pub(crate) maybe_before: bool,
 }
 
 impl ClientShared {
@@ -205,21 +211,22 @@ impl ClientShared {
         build: impl Fn(i16) -> A,
         check: impl Fn(&A::Response) -> Result<(), Error>,
     ) -> Result<A::Response, Error> {
-        self.ask(Target::Any, deadline, build, check).await.map(|asked| asked.response)
+        self.ask(Target::Any, deadline, build, check).await
     }
 
     /// Asks until somebody answers with something else than a retriable error. `check` finds the
     /// error in an answer; any other error, it returns as it is.
     ///
     /// # Errors
-    /// The first error that is not retriable, or the last one before `deadline`.
+    /// The first error that is not retriable, or the last one before `deadline`. Its outcome is
+    /// unknown if any try may have taken effect.
     pub(crate) async fn ask<A: Api>(
         &self,
         target: Target,
         deadline: Instant,
         build: impl Fn(i16) -> A,
         check: impl Fn(&A::Response) -> Result<(), Error>,
-    ) -> Result<Asked<A::Response>, Error> {
+    ) -> Result<A::Response, Error> {
         let mut attempts = 0;
         let mut maybe_before = false;
         loop {
@@ -227,7 +234,7 @@ impl ClientShared {
             let asked = self.ask_once(target, deadline, &build).await;
             let error = match asked {
                 Ok((response, label)) => match check(&response) {
-                    Ok(()) => return Ok(Asked { response, maybe_before }),
+                    Ok(()) => return Ok(response),
                     Err(error) => error.with_broker(&label),
                 },
                 Err(error) => error,
@@ -236,7 +243,11 @@ impl ClientShared {
             let wait = self.net.retry_backoff().wait(attempts, &self.net.env);
             let again = self.net.env.now() + wait;
             if !error.is_retriable() || again >= deadline {
-                let outcome = if maybe_before { Outcome::Unknown } else { error.outcome() };
+                let outcome = if maybe_before {
+                    Outcome::Unknown
+                } else {
+                    error.outcome()
+                };
                 let error = error.with_api(A::NAME).with_attempts(attempts);
                 return Err(error.with_outcome(outcome));
             }
@@ -262,7 +273,12 @@ impl ClientShared {
         };
         let left = deadline.saturating_duration_since(self.net.env.now());
         let limit = match target {
-            Target::Any => self.net.settings.request_timeout.min(ANY_WAIT_MAX).min(left),
+            Target::Any => self
+                .net
+                .settings
+                .request_timeout
+                .min(ANY_WAIT_MAX)
+                .min(left),
             Target::Controller => self.net.settings.request_timeout.min(left),
         };
         let response = connection.call(limit, build).await?;

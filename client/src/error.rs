@@ -191,10 +191,15 @@ impl Error {
             | ErrorKind::RequestTimeout
             | ErrorKind::DeliveryTimeout
             | ErrorKind::BlockTimeout
-            | ErrorKind::ApiTimeout
-            | ErrorKind::UnknownTopic => true,
+            | ErrorKind::ApiTimeout => true,
             _ => false,
         }
+    }
+
+    /// Whether to try again for a moment: a topic that somebody has just created is unknown to some
+    /// brokers for a while.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.is_retriable() || self.inner.kind == ErrorKind::UnknownTopic
     }
 
     /// Whether a newer instance has taken this one's place, so that it has to stop.
@@ -221,7 +226,13 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { message, context, outcome, kind, .. } = &*self.inner;
+        let Inner {
+            message,
+            context,
+            outcome,
+            kind,
+            ..
+        } = &*self.inner;
         if let Some(api) = context.api {
             write!(f, "{api}: ")?;
         }
@@ -249,7 +260,9 @@ impl fmt::Display for Error {
                 | ErrorKind::Broker(_)
         );
         match outcome {
-            Outcome::Unknown if names_outcome => f.write_str("; it may or may not have taken effect"),
+            Outcome::Unknown if names_outcome => {
+                f.write_str("; it may or may not have taken effect")
+            }
             Outcome::Written => f.write_str("; it took effect"),
             _ => Ok(()),
         }
@@ -258,7 +271,13 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, outcome, message, context, source } = &*self.inner;
+        let Inner {
+            kind,
+            outcome,
+            message,
+            context,
+            source,
+        } = &*self.inner;
         f.debug_struct("Error")
             .field("kind", kind)
             .field("outcome", outcome)
@@ -271,7 +290,10 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.inner.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
+        self.inner
+            .source
+            .as_ref()
+            .map(|source| &**source as &(dyn StdError + 'static))
     }
 }
 

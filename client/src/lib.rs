@@ -1,9 +1,68 @@
 //! Corduroy's client: producer, reader and admin for any Kafka-compatible cluster.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use corduroy_client::{Acks, Client, From, Record};
+//!
+//! # async fn example() -> Result<(), corduroy_client::Error> {
+//! let client = Client::connect("localhost:9092").await?;
+//!
+//! let admin = client.admin();
+//! admin.create_topic("orders").partitions(12).replication(3).ensure().await?;
+//!
+//! let orders = client.producer().acks(Acks::All).linger(Duration::from_millis(5)).build();
+//! let meta = orders.send(Record::to("orders").key("42").value("one coat")).await?;
+//! println!("acknowledged at {}/{:?}", meta.partition, meta.offset);
+//!
+//! let ticket = orders.queue(Record::to("orders").key("43").value("two hats")).await?;
+//! ticket.await?;
+//!
+//! let mut reader = client.read("orders").from(From::Earliest).until_high_watermark();
+//! while let Some(batch) = reader.next().await {
+//!     for record in &batch? {
+//!         println!("{:?} = {:?}", record.key(), record.value());
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Settings carry Kafka's names and defaults ([`PROPERTIES`]). Everything is `Send`, and works on
+//! a current-thread runtime as well. Consumer groups and transactions are not here yet.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `client` | the client, its builder, calls that any broker can answer |
+//! | `config` | the table of names, properties, typed settings |
+//! | `error` | the one error, with kind, outcome and context |
+//! | `net` | connections, versions, pools |
+//! | `metadata` | who leads what |
+//! | `producer`, `reader`, `admin` | what the names say |
+//! | `offsets` | offsets by time |
+
+mod admin;
 mod backoff;
+mod client;
 mod config;
 mod error;
 mod metadata;
 mod net;
+mod offsets;
 mod producer;
+mod reader;
 mod sync;
 mod task;
+
+pub use admin::{
+    Admin, AdminCall, AlterConfigs, BrokerDescription, ClusterDescription, ConfigEntry,
+    ConfigResource, ConfigSource, CreateTopic, CreatedTopic, DescribeTopic, PartitionDescription,
+    PartitionOffsets, TopicDescription, TopicListing,
+};
+pub use client::{Client, ClientBuilder, parse_bootstrap_servers};
+pub use config::{Acks, Isolation, OutOfRange, PROPERTIES, Property, Scope, Support};
+pub use corduroy_protocol::ErrorCode;
+pub use corduroy_record::{Compression, TimestampType};
+pub use error::{Context, Error, ErrorKind, Outcome};
+pub use offsets::{ListedOffset, OffsetSpec};
+pub use producer::{Payload, Producer, ProducerBuilder, Record, RecordMetadata, Ticket};
+pub use reader::{From, ReadBatch, ReadRecord, Reader, ReaderBuilder, Records};

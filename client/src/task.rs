@@ -18,7 +18,9 @@ impl Tasks {
     /// # Panics
     /// Outside a tokio runtime; every public way here is an `async fn`, which runs inside one.
     pub(crate) fn current() -> Tasks {
-        Tasks { runtime: Handle::current() }
+        Tasks {
+            runtime: Handle::current(),
+        }
     }
 
     // Not through `Env`, whose tasks are `!Send` shard tasks: a client belongs to its user's

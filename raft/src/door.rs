@@ -26,8 +26,6 @@ use crate::types::{Body, CallbackResponder, Proposed, TypeConfig, committed_lead
 
 /// One attempt to have one proposal appended.
 pub struct Ticket {
-    /// The place in the order of the calls.
-    order: u64,
     /// The number that `append` checks; a new one for each attempt.
     seq: u64,
     term: Term,
@@ -155,7 +153,6 @@ impl Door {
             ProposalPayload::Internal(bytes) => Body::Internal(bytes.clone()),
         };
         let ticket = Rc::new(Ticket {
-            order: waiting.order,
             seq,
             term,
             proposal: RefCell::new(Some(waiting)),

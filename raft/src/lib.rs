@@ -1,4 +1,62 @@
-//! One Raft replica per partition over openraft: log store, transport, liveness.
-#![allow(dead_code)]
+//! One Raft replica per partition over openraft, behind one door.
+//!
+//! The rest of the node sees [`RaftShard`] and [`Replica`]; openraft's types never leave this
+//! crate, so that the engine can be replaced.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `shard` | one shard's replicas and connections |
+//! | `replica`, `replica_core` | the handle; what a replica's parts share |
+//! | `door`, `proposal` | proposals in order (law 14) |
+//! | `barrier` | read barriers, coalesced |
+//! | `log_store`, `machine` | openraft's log and state machine over `storage` and the partition |
+//! | `network`, `requests` | openraft's clients; what arrives, and the laws that guard it |
+//! | `transport`, `wire` | connections; frames and envelopes (`docs/design/rpc.md`) |
+//! | `detector`, `nodes` | who lives |
+//! | `failover`, `hibernation` | fast elections, sleep |
+//! | `progress`, `members` | ISR; members and the log's start |
+//! | `supervisor` | restart after a panic |
+//! | `runtime`, `types` | what openraft runs on and is made of |
 
+mod anonymous;
+mod barrier;
+mod config;
+mod detector;
+mod door;
+mod error;
+mod failover;
+mod hibernation;
+mod log_store;
+mod machine;
+mod members;
+mod network;
+mod nodes;
+mod progress;
+mod proposal;
+mod replica;
+mod replica_core;
+mod requests;
 mod runtime;
+mod shard;
+mod state_machine;
+mod supervisor;
+mod transport;
+mod types;
+mod wire;
+
+pub use anonymous::serve_anonymous;
+pub use barrier::NotLeader;
+pub use config::{AddressBook, ClusterTag, Identity, RaftConfig};
+pub use detector::{FailureDetector, PeerState};
+pub use error::{CallError, RaftError};
+pub use proposal::{
+    Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason,
+};
+pub use replica::Replica;
+pub use replica_core::{ReplicaView, Role};
+pub use shard::{
+    ForwardedFrame, OnCall, OnCast, RaftMetrics, RaftShard, ReplicaSpec, ShardHooks, call_address,
+};
+pub use state_machine::{ReplicaEvent, StateMachine};
+pub use types::RaftNode;
+pub use wire::{Hello, HelloError, Purpose, read_hello};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use corduroy_record::{LogIndex, Offset, Term};
-use corduroy_storage::{AppliedBody, AppliedEntry, SavedTables, StorageError};
+use corduroy_storage::{AppliedEntry, SavedTables, StorageError};
 use futures::{Stream, StreamExt};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::RaftSnapshotBuilder;
@@ -62,7 +62,6 @@ impl MachineDriver {
             *core.applied_membership.borrow_mut() = membership;
         }
         entries.clear();
-        self.checkpoint(last.term, last.index);
         core.applied_changed.notify_waiters();
         // The leader's own entry opens the door to clients before its observers hear of it.
         core.announce_ready();
@@ -71,13 +70,18 @@ impl MachineDriver {
         }
     }
 
-    /// Saves the tables if `index` is the last entry before a segment (DESIGN.md 6): the
-    /// restart's checkpoint, and what retention turns into the snapshot.
-    fn checkpoint(&self, term: Term, index: LogIndex) {
+    /// Saves the tables as of the last applied entry if a segment begins right behind it
+    /// (DESIGN.md 6): the restart's checkpoint, and what retention turns into the snapshot.
+    ///
+    /// Called before an entry is applied: by then that entry is in the log, so the segment that
+    /// it may have begun is known.
+    fn checkpoint(&self) {
         let core = &self.core;
-        if core.boundary.get() != Some(index) {
+        let Some((term, index)) = core.applied.get() else { return };
+        if core.boundary.get() != Some(index) || core.checkpointed.get() >= Some(index) {
             return;
         }
+        core.checkpointed.set(Some(index));
         let offset = core.high_watermark.get();
         let tables = core.machine.borrow().tables();
         let membership =
@@ -85,17 +89,7 @@ impl MachineDriver {
         let core = core.clone();
         let env = core.env.clone();
         env.spawn_local(async move {
-            // Law 6: a checkpoint never exceeds what is durable here.
-            loop {
-                let changed = core.progress.changed();
-                if core.stopped.get() {
-                    return;
-                }
-                if core.log.state().durable_last >= Some(index) {
-                    break;
-                }
-                changed.await;
-            }
+            // The log waits until the entry is durable here (law 6).
             let saved = core.log.save_tables((term, index), offset, membership, tables).await;
             if let Err(error) = saved {
                 tracing::warn!(group = %core.group, %error, "a checkpoint was not saved");
@@ -103,14 +97,14 @@ impl MachineDriver {
         });
     }
 
-    /// The last entry before the next segment that begins after `applied`, if it is known yet.
+    /// The last entry before the next segment that begins behind `applied`.
     fn next_boundary(&self, applied: Option<LogIndex>) -> Option<LogIndex> {
         self.core
             .log
             .segment_boundaries()
             .iter()
-            .filter_map(|boundary| boundary.0.get().checked_sub(1).map(LogIndex::new))
-            .find(|before| applied.is_none_or(|applied| *before > applied))
+            .filter_map(|boundary| boundary.first_index.get().checked_sub(1).map(LogIndex::new))
+            .find(|before| applied.is_none_or(|applied| *before >= applied))
     }
 }
 
@@ -137,6 +131,7 @@ fn load(core: &Core, saved: Option<SavedTables>) -> Result<(), RestoreError> {
     core.high_watermark.set(saved.map_or(core.log.state().log_start.offset, |saved| saved.offset));
     *core.applied_membership.borrow_mut() = membership;
     core.boundary.set(None);
+    core.checkpointed.set(core.applied.get().map(|(_, index)| index));
     core.applied_changed.notify_waiters();
     Ok(())
 }
@@ -186,10 +181,8 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
         let mut entries = Vec::new();
         let mut responders = Vec::new();
         let mut membership = None;
-        // Segments are cut at append, which runs ahead of apply: one look per call finds the cuts.
-        let mut boundary =
-            self.next_boundary(self.core.applied.get().map(|(_, applied)| applied));
-        self.core.boundary.set(boundary);
+        self.core.boundary.set(self.next_boundary(self.core.applied.get().map(|(_, at)| at)));
+        self.checkpoint();
         while let Some(next) = stream.next().await {
             let (entry, responder) = next?;
             let applied = applied_entry(&entry).ok_or_else(|| {
@@ -201,11 +194,11 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
             let index = applied.head.index;
             entries.push(applied);
             responders.extend(responder);
-            if boundary == Some(index) {
+            if self.core.boundary.get() == Some(index) {
                 // Tables are saved exactly as of the entry before the segment.
                 self.flush(&mut entries, &mut responders, membership.take());
-                boundary = self.next_boundary(Some(index));
-                self.core.boundary.set(boundary);
+                self.checkpoint();
+                self.core.boundary.set(self.next_boundary(Some(index.next())));
             } else if entries.len() >= APPLY_ENTRIES_MAX {
                 self.flush(&mut entries, &mut responders, membership.take());
             }
@@ -251,11 +244,6 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
     async fn get_current_snapshot(&mut self) -> Result<Option<RaftSnapshot>, io::Error> {
         self.core.log.snapshot().map(to_raft).transpose()
     }
-}
-
-/// Whether an applied entry is a leader's first.
-pub(crate) fn is_blank(entry: &AppliedEntry) -> bool {
-    matches!(entry.body, AppliedBody::Blank)
 }
 
 /// A snapshot as one run of bytes: the membership, then the tables.

@@ -107,7 +107,7 @@ pub(crate) struct Core {
     pub(crate) machine: Rc<RefCell<dyn StateMachine>>,
     pub(crate) door: Door,
     pub(crate) progress: Progress,
-    instance: RefCell<Option<Instance>>,
+    pub(crate) instance: RefCell<Option<Instance>>,
     pub(crate) applied: Cell<Option<(Term, LogIndex)>>,
     pub(crate) high_watermark: Cell<Offset>,
     pub(crate) applied_membership: RefCell<StoredMembership>,
@@ -129,7 +129,10 @@ pub(crate) struct Core {
     pub(crate) vote_exception: Cell<Option<(u64, Instant)>>,
     pub(crate) failover_running: Cell<bool>,
     pub(crate) barrier: RefCell<crate::barrier::Barrier>,
+    /// The last entry before the next segment.
     pub(crate) boundary: Cell<Option<LogIndex>>,
+    /// The last entry whose tables were saved.
+    pub(crate) checkpointed: Cell<Option<LogIndex>>,
 }
 
 impl Core {
@@ -281,8 +284,8 @@ impl Core {
                     now.saturating_duration_since(acked.into_inner().tokio())
                         < self.config.election_max
                 }
-                // openraft reports no time for a leader that is its own quorum.
-                None => data.millis_since_quorum_ack == Some(0),
+                // A leader that is its own quorum has no acknowledgements.
+                None => self.is_quorum(&BTreeSet::from([self.id.get()])),
             }
         })
         .unwrap_or(false)

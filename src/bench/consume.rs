@@ -1,20 +1,19 @@
 //! `bench consume`.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::time::Duration;
 
-use corduroy_client::{Client, From};
+use corduroy_client::{Client, From, Reader};
 use corduroy_env::Env;
-use futures::StreamExt;
-use tokio::task::JoinSet;
 
 use super::load::{BenchTopic, Plan, build_producer, send};
-use super::options::{ConsumeArgs, DURATION_DEFAULT, Limit, LoadArgs, ProducerArgs};
+use super::options::{ConsumeArgs, Limit, LoadArgs, ProducerArgs};
 use super::produce::{own_cpu_seconds, refuse_silence};
 use super::report::{Report, Totals};
 use super::watch::Watch;
-use crate::cli::{AcksArg, CliError, CliResult, Codec, Stop, client_error};
+use crate::cli::{AcksArg, CliError, CliResult, Codec, client_error};
+
+/// How long reading may take where nobody says.
+const READ_WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// Records written into a fresh topic where nobody says how many.
 const RECORDS_DEFAULT: u64 = 1_000_000;
@@ -48,7 +47,7 @@ pub(super) async fn fill(
         rate: None,
         compression: Codec::None,
     };
-    let producer = build_producer(client, &settings)?;
+    let producer = build_producer(client, &settings);
     let records = args.records.unwrap_or(RECORDS_DEFAULT);
     let plan = Plan {
         limit: Limit { records, duration: Duration::MAX },
@@ -67,32 +66,22 @@ pub(super) async fn measure(
     topic: &BenchTopic,
 ) -> CliResult<Report> {
     let watch = Watch::start(&args.watch_pid).map_err(CliError::failed)?;
-    let counts = Rc::new(Counts {
-        records: Cell::new(0),
-        bytes: Cell::new(0),
-        records_max: args.records.unwrap_or(u64::MAX),
-    });
+    let mut counts = Counts { records: 0, bytes: 0 };
+    let records_max = args.records.unwrap_or(u64::MAX);
     let cpu = own_cpu_seconds();
     let started = env.now();
-    let mut readers = JoinSet::new();
-    for partition in 0..topic.partitions {
-        let (client, name, counts) = (client.clone(), topic.name.clone(), counts.clone());
-        readers.spawn_local(async move { read(client, name, partition, counts).await });
-    }
-    let patience = args.duration.unwrap_or(DURATION_DEFAULT.saturating_mul(60));
-    let all = async {
-        while let Some(read) = readers.join_next().await {
-            read.map_err(|_| CliError::failed("a reader panicked"))??;
-        }
-        Ok::<(), Stop>(())
-    };
-    if let Ok(result) = tokio::time::timeout(patience, all).await {
-        result?;
+    let reader = client.read(&topic.name).from(From::Earliest).until_high_watermark();
+    let patience = args.duration.unwrap_or(READ_WAIT_MAX);
+    // Time is up: what was read by then is the measurement.
+    if let Ok(read) =
+        tokio::time::timeout(patience, read(reader, records_max, &mut counts)).await
+    {
+        read?;
     }
     let elapsed_seconds = (env.now() - started).as_secs_f64();
     let totals = Totals {
-        records: counts.records.get(),
-        bytes: counts.bytes.get(),
+        records: counts.records,
+        bytes: counts.bytes,
         failed: 0,
         elapsed_seconds,
         client_cpu_seconds: own_cpu_seconds() - cpu,
@@ -106,22 +95,19 @@ pub(super) async fn measure(
 }
 
 struct Counts {
-    records: Cell<u64>,
-    bytes: Cell<u64>,
-    records_max: u64,
+    records: u64,
+    bytes: u64,
 }
 
-async fn read(client: Client, topic: String, partition: i32, counts: Rc<Counts>) -> CliResult {
-    let mut reader =
-        client.read(&topic).partition(partition).from(From::Earliest).until_high_watermark();
+async fn read(mut reader: Reader, records_max: u64, counts: &mut Counts) -> CliResult {
     while let Some(batch) = reader.next().await {
         let batch = batch.map_err(|error| client_error(&error, "cannot read"))?;
         for record in &batch {
             let bytes = record.key().map_or(0, <[u8]>::len) + record.value().map_or(0, <[u8]>::len);
-            counts.records.set(counts.records.get() + 1);
-            counts.bytes.set(counts.bytes.get() + bytes as u64);
+            counts.records += 1;
+            counts.bytes += bytes as u64;
         }
-        if counts.records.get() >= counts.records_max {
+        if counts.records >= records_max {
             return Ok(());
         }
     }

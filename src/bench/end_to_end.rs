@@ -4,10 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use corduroy_client::{Client, From};
+use corduroy_client::{Client, From, Reader};
 use corduroy_env::Env;
-use futures::StreamExt;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::load::{BenchTopic, Plan, build_producer, read_stamp, send};
@@ -19,9 +17,6 @@ use crate::cli::{CliError, CliResult, client_error};
 
 /// How long readers may take for the last records after they are acknowledged.
 const DRAIN_WAIT_MAX: Duration = Duration::from_secs(30);
-
-/// How long readers get to reach the end of the log before the load begins.
-const READERS_SETTLE: Duration = Duration::from_millis(300);
 
 /// Measures and disposes of the topic.
 pub(super) async fn run(env: &Env, client: &Client, args: &EndToEndArgs) -> CliResult<Report> {
@@ -48,7 +43,7 @@ pub(super) async fn measure(
     args: &EndToEndArgs,
     topic: &BenchTopic,
 ) -> CliResult<Report> {
-    let producer = build_producer(client, &args.producer)?;
+    let producer = build_producer(client, &args.producer);
     let seen = Rc::new(Seen {
         env: env.clone(),
         started: Cell::new(None),
@@ -56,12 +51,10 @@ pub(super) async fn measure(
         latencies: RefCell::new(Latencies::new()),
         error: RefCell::new(None),
     });
-    let mut readers = JoinSet::new();
-    for partition in 0..topic.partitions {
-        let (client, name, seen) = (client.clone(), topic.name.clone(), seen.clone());
-        readers.spawn_local(follow(client, name, partition, seen));
-    }
-    env.sleep(READERS_SETTLE).await;
+    // One reader for all partitions; it sees whatever is written after it has started.
+    let mut reader = client.read(&topic.name).from(From::Latest).follow();
+    reader.started().await;
+    let reading = tokio::task::spawn_local(follow(reader, seen.clone()));
     let plan = Plan {
         limit: args.load.limit(),
         value_bytes: args.load.bytes as usize,
@@ -79,7 +72,7 @@ pub(super) async fn measure(
         env.sleep(Duration::from_millis(1)).await;
     }
     let cpu = own_cpu_seconds() - cpu;
-    readers.abort_all();
+    reading.abort();
     if seen.records.get() < result.acknowledged {
         let reason = seen.error.borrow().clone().unwrap_or_else(|| "no error".to_owned());
         return Err(CliError::failed("readers did not see every acknowledged record")
@@ -101,8 +94,7 @@ pub(super) async fn measure(
     Ok(report)
 }
 
-async fn follow(client: Client, topic: String, partition: i32, seen: Rc<Seen>) {
-    let mut reader = client.read(&topic).partition(partition).from(From::Latest).follow();
+async fn follow(mut reader: Reader, seen: Rc<Seen>) {
     while let Some(batch) = reader.next().await {
         let batch = match batch {
             Ok(batch) => batch,

@@ -70,15 +70,14 @@ impl BenchTopic {
 }
 
 /// Builds the producer that the options describe.
-pub(super) fn build_producer(client: &Client, args: &ProducerArgs) -> CliResult<Producer> {
+pub(super) fn build_producer(client: &Client, args: &ProducerArgs) -> Producer {
     client
         .producer()
         .acks(args.acks())
         .linger(args.linger)
-        .batch_bytes(args.batch_bytes as usize)
+        .batch_size(args.batch_bytes as usize)
         .compression(args.compression())
         .build()
-        .map_err(|error| client_error(&error, "the producer's settings do not fit").into())
 }
 
 /// What a load did.

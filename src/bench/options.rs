@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use corduroy_client::{Acks, Compression};
+use corduroy_client::Acks;
+use corduroy_record::Compression;
 
 use crate::cli::{AcksArg, Codec, parse_duration};
 

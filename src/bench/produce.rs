@@ -24,7 +24,7 @@ pub(super) async fn measure(
     args: &ProduceArgs,
     topic: &BenchTopic,
 ) -> CliResult<Report> {
-    let producer = build_producer(client, &args.producer)?;
+    let producer = build_producer(client, &args.producer);
     let plan = Plan {
         limit: args.load.limit(),
         value_bytes: args.load.bytes as usize,

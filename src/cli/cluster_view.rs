@@ -114,6 +114,16 @@ impl HealthView {
         }
     }
 
+    /// Asks for a number of members too: a cluster that has not gathered yet is not healthy.
+    #[must_use]
+    pub fn with_nodes_min(mut self, nodes_min: usize) -> HealthView {
+        if self.nodes < nodes_min {
+            self.healthy = false;
+            self.reasons.push(format!("{} of {nodes_min} nodes are members", self.nodes));
+        }
+        self
+    }
+
     /// The answer for people.
     pub fn text(&self) -> String {
         let verdict = match (self.healthy, self.reasons.is_empty()) {
@@ -187,6 +197,9 @@ mod tests {
         assert!(!ill.healthy);
         assert_eq!(ill.reasons, ["without a leader: t/0"]);
         assert!(!HealthView::judge(3, 0, false, &[]).healthy);
+        let gathering = HealthView::judge(2, 0, true, &[]).with_nodes_min(3);
+        assert!(!gathering.healthy);
+        assert_eq!(gathering.reasons, ["2 of 3 nodes are members"]);
     }
 
     #[test]

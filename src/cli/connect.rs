@@ -2,8 +2,8 @@
 //! way out.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use corduroy_client::{Client, Error, ErrorKind};
@@ -14,6 +14,10 @@ use super::error::{CliError, CliResult};
 /// Where a cluster is looked for if nobody says where: a node's own default.
 const BROKERS_DEFAULT: &str = "127.0.0.1:9092";
 
+/// How long a command tries before it gives up, unless the properties file says otherwise. Shorter
+/// than Kafka's minute: somebody is waiting at a terminal.
+const API_WAIT_MAX: Duration = Duration::from_secs(20);
+
 /// Where to find the cluster.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ConnectArgs {
@@ -22,7 +26,128 @@ pub struct ConnectArgs {
     #[arg(long, global = true, value_name = "HOST:PORT,…", help_heading = "Connection")]
     pub brokers: Option<String>,
 
-    /// A standard client .properties file [env: CORDUROY_CLIENT_CONFIG]
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
+    /// A standard client .properties file
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Connection",
+          env = "CORDUROY_CLIENT_CONFIG")]
     pub client_config: Option<PathBuf>,
+}
+
+/// Where the address of the cluster came from, and what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Brokers {
+    source: &'static str,
+    servers: String,
+}
+
+/// The nearest word wins: the flag, the environment, the default. A properties file stands
+/// between flag and environment, since it was named for this call.
+fn brokers(flag: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Brokers {
+    if let Some(servers) = flag {
+        return Brokers { source: "--brokers", servers: servers.to_owned() };
+    }
+    for source in ["CORDUROY_BROKERS", "KAFKA_BOOTSTRAP_SERVERS"] {
+        if let Some(servers) = variable(source).filter(|servers| !servers.is_empty()) {
+            return Brokers { source, servers };
+        }
+    }
+    Brokers { source: "the default", servers: BROKERS_DEFAULT.to_owned() }
+}
+
+/// Connects as the command line says.
+///
+/// # Errors
+/// An unreadable or wrong properties file; a cluster that does not answer.
+pub(crate) async fn connect(context: &Context) -> CliResult<Client> {
+    let ConnectArgs { brokers: flag, client_config } = &context.connect;
+    let found = brokers(flag.as_deref(), |name| std::env::var(name).ok());
+    let mut builder = Client::builder()
+        .env(context.env.clone())
+        .client_id("corduroy-cli")
+        .api_timeout(API_WAIT_MAX)
+        .bootstrap_servers(&found.servers);
+    if let Some(path) = client_config {
+        let text = fs::read_to_string(path).map_err(|error| {
+            CliError::usage(format!("cannot read the properties file {}: {error}", path.display()))
+        })?;
+        builder = builder.properties(&text);
+        if let Some(servers) = flag {
+            builder = builder.bootstrap_servers(servers);
+        }
+    }
+    builder.connect().await.map_err(|error| {
+        let cause = client_error(&error, "cannot connect");
+        match client_config {
+            Some(path) if flag.is_none() => cause.fact("from", path.display().to_string()),
+            _ => cause.fact("asked", format!("{} (from {})", found.servers, found.source)),
+        }
+        .into()
+    })
+}
+
+/// Connects to brokers that the program itself has started.
+///
+/// # Errors
+/// A cluster that does not answer.
+pub(crate) async fn connect_to(servers: &str) -> CliResult<Client> {
+    Client::builder()
+        .client_id("corduroy-cli")
+        .api_timeout(API_WAIT_MAX)
+        .bootstrap_servers(servers)
+        .connect()
+        .await
+        .map_err(|error| client_error(&error, "cannot connect").into())
+}
+
+/// What a client's error means at the command line. `what` says what was tried ("cannot read the
+/// topic `orders`").
+pub(crate) fn client_error(error: &Error, what: &str) -> CliError {
+    let cause = format!("{what}: {error}");
+    let topic = error.context().topic.as_deref();
+    match error.kind() {
+        ErrorKind::Config => CliError::usage(cause),
+        ErrorKind::UnknownTopic => match topic {
+            Some(topic) => unknown_topic(topic),
+            None => CliError::failed(cause).help("`corduroy topic list` shows the topics"),
+        },
+        ErrorKind::UnknownPartition => CliError::failed(cause)
+            .help("`corduroy topic describe TOPIC` shows the partitions of a topic"),
+        ErrorKind::Disconnected | ErrorKind::RequestTimeout | ErrorKind::ApiTimeout => {
+            CliError::failed(cause).help(
+                "is a node running there? `corduroy start` runs one; --brokers HOST:PORT names \
+                 another",
+            )
+        }
+        ErrorKind::OffsetOutOfRange => CliError::failed(cause)
+            .help("`corduroy topic describe TOPIC` shows which offsets there are"),
+        ErrorKind::RecordTooLarge => CliError::failed(cause)
+            .help("the topic's limit is max.message.bytes, the client's max.request.size"),
+        _ => CliError::failed(cause),
+    }
+}
+
+/// The answer to a name that nobody knows.
+pub(crate) fn unknown_topic(topic: &str) -> CliError {
+    CliError::failed(format!("there is no topic `{topic}`")).help(format!(
+        "`corduroy topic list` shows those that exist; `corduroy topic create {topic}` makes it"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_about_brokers_wins() {
+        let variables = |name: &str| match name {
+            "CORDUROY_BROKERS" => Some("own:1".to_owned()),
+            "KAFKA_BOOTSTRAP_SERVERS" => Some("kafka:1".to_owned()),
+            _ => None,
+        };
+        let kafka_only = |name: &str| variables(name).filter(|_| name.starts_with("KAFKA"));
+        assert_eq!(brokers(Some("flag:1"), variables).servers, "flag:1");
+        assert_eq!(brokers(None, variables).servers, "own:1");
+        assert_eq!(brokers(None, kafka_only).servers, "kafka:1");
+        assert_eq!(brokers(None, |_| None).servers, BROKERS_DEFAULT);
+        assert_eq!(brokers(None, |_| Some(String::new())).source, "the default");
+    }
 }

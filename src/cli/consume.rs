@@ -1,14 +1,13 @@
 //! `corduroy consume`: records of a topic to standard output.
 
 use std::io::{self, Write};
-use std::pin::Pin;
 
 use clap::{Args, ValueEnum};
-use corduroy_client::{Client, From, Isolation, ReadRecord};
-use futures::stream::{SelectAll, Stream, StreamExt};
+use corduroy_client::{Client, From, Isolation, ReadRecord, Reader};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
-use super::connect::{client_error, connect, unknown_topic};
+use super::connect::{client_error, connect};
 use super::error::{CliError, CliResult};
 use super::format::{Printer, RecordView};
 use super::position::Position;
@@ -65,17 +64,16 @@ pub struct ConsumeArgs {
     #[arg(long)]
     exit: bool,
 
-    /// Which records of transactions to show
-    #[arg(long, value_enum, value_name = "LEVEL", default_value_t)]
-    isolation: IsolationArg,
+    /// Which records of transactions to show [default: read_uncommitted]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    isolation: Option<IsolationArg>,
 }
 
 /// `--isolation`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum IsolationArg {
     /// Everything below the high watermark
-    #[default]
     ReadUncommitted,
     /// Only committed transactions
     ReadCommitted,
@@ -87,46 +85,42 @@ enum Shape {
     Json,
 }
 
-/// What every partition's stream yields.
-type Batches = Pin<Box<dyn Stream<Item = Result<Vec<ReadRecord>, corduroy_client::Error>>>>;
-
 pub(super) async fn run(context: &Context, args: ConsumeArgs) -> CliResult {
-    let mut shape = if args.json {
-        Shape::Json
-    } else {
-        let format = args.format.as_deref().unwrap_or("%v\\n");
-        Shape::Format(Printer::new(format).map_err(|error| {
-            CliError::usage(format!("cannot print by the format `{format}`: {error}"))
-        })?)
+    let mut shape = match (args.json, args.format.as_deref()) {
+        (true, _) => Shape::Json,
+        (false, format) => {
+            let format = format.unwrap_or("%v\\n");
+            Shape::Format(Printer::new(format).map_err(|error| {
+                CliError::usage(format!("cannot print by the format `{format}`: {error}"))
+            })?)
+        }
     };
+    let from = from(context, &args.offset)?;
     if args.number == Some(0) {
         return Ok(());
     }
     let client = connect(context).await?;
-    let partitions = partitions(&client, &args).await?;
-    let mut streams = SelectAll::new();
-    for partition in partitions {
-        let from = from(context, &client, &args, partition).await?;
-        streams.push(stream(&client, &args, partition, from));
-    }
-
+    let mut reader = start(&client, &args, from);
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let mut out = Vec::with_capacity(2 * OUTPUT_BYTES);
     let mut left = args.number.unwrap_or(u64::MAX);
     loop {
         let batch = tokio::select! {
-            biased;
-            batch = streams.next() => batch,
-            result = tokio::signal::ctrl_c() => {
-                result?;
-                None
-            }
+            batch = reader.next() => batch,
+            // To end a reader that follows is no failure.
+            _ = interrupt.recv() => None,
         };
         let Some(batch) = batch else { return flush(&mut out) };
-        let batch = batch.map_err(|error| {
-            client_error(&error, &format!("cannot read the topic `{}`", args.topic))
-        })?;
-        for record in batch {
-            let view = view(&args.topic, &record);
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(error) => {
+                flush(&mut out)?;
+                let what = format!("cannot read the topic `{}`", args.topic);
+                return Err(client_error(&error, &what).into());
+            }
+        };
+        for record in &batch {
+            let view = view(record);
             match &mut shape {
                 Shape::Format(printer) => printer.print(&view, &mut out),
                 Shape::Json => record_json::print(&view, &mut out),
@@ -140,6 +134,49 @@ pub(super) async fn run(context: &Context, args: ConsumeArgs) -> CliResult {
             }
         }
         flush(&mut out)?;
+    }
+}
+
+fn from(context: &Context, position: &Position) -> CliResult<From> {
+    Ok(match position {
+        Position::Start => From::Earliest,
+        Position::End => From::Latest,
+        Position::Offset(offset) => From::Offset(*offset),
+        Position::BeforeEnd(records) => From::Last(*records),
+        Position::Time(text) => {
+            let now_ms = context.env.unix_millis();
+            From::Timestamp(parse_instant(text, now_ms).map_err(CliError::usage)?)
+        }
+    })
+}
+
+fn start(client: &Client, args: &ConsumeArgs, from: From) -> Reader {
+    let mut builder = client.read(&args.topic).from(from);
+    if !args.partition.is_empty() {
+        let mut partitions = args.partition.clone();
+        partitions.sort_unstable();
+        partitions.dedup();
+        builder = builder.partitions(partitions);
+    }
+    if let Some(isolation) = args.isolation {
+        builder = builder.isolation(match isolation {
+            IsolationArg::ReadUncommitted => Isolation::ReadUncommitted,
+            IsolationArg::ReadCommitted => Isolation::ReadCommitted,
+        });
+    }
+    if args.exit { builder.until_high_watermark() } else { builder.follow() }
+}
+
+fn view(record: &ReadRecord) -> RecordView<'_> {
+    RecordView {
+        topic: record.topic(),
+        partition: record.partition(),
+        offset: record.offset(),
+        timestamp: record.timestamp(),
+        leader_epoch: record.leader_epoch(),
+        key: record.key(),
+        value: record.value(),
+        headers: record.headers().collect(),
     }
 }
 

@@ -3,13 +3,13 @@
 //! Data goes to standard output, everything else to standard error. Exit codes: 0 the command did
 //! what it was asked to do, 1 it could not, 2 the command line or a configuration file is wrong.
 
+mod admins;
 mod beside;
 mod cluster;
 mod cluster_view;
 mod config;
 mod connect;
 mod consume;
-mod debug;
 mod error;
 mod format;
 mod http;
@@ -31,10 +31,10 @@ use clap::{Parser, Subcommand};
 use corduroy_env::Env;
 
 pub(crate) use beside::beside;
-pub(crate) use connect::{ConnectArgs, client_error};
+pub(crate) use connect::{ConnectArgs, client_error, connect, connect_to};
 pub(crate) use error::{CliError, CliResult, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Stop};
-pub(crate) use logging::LogArgs;
-pub(crate) use output::{OutputFormat, plural, print, print_json, show_bytes, show_count};
+pub(crate) use output::{plural, print, print_json, show_count, show_ids};
+pub(crate) use produce::{AcksArg, Codec};
 pub(crate) use time::{parse_duration, show_duration};
 
 use crate::{bench, demo};
@@ -54,7 +54,7 @@ struct Cli {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
-    log: LogArgs,
+    log: logging::LogArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -84,9 +84,6 @@ enum Command {
     /// Measure a cluster
     #[command(subcommand)]
     Bench(bench::BenchCommand),
-    /// Look inside a node's files
-    #[command(subcommand)]
-    Debug(debug::DebugCommand),
 }
 
 /// Everything a command is given besides its own arguments.
@@ -128,7 +125,6 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
     match cli.command {
         Command::Start(args) => start::run(&context.env, &args),
         Command::Config(command) => config::run(&command).map(done),
-        Command::Debug(command) => debug::run(&command),
         Command::Demo(args) => on_runtime(demo::run(&context, args)),
         Command::Topic(command) => on_runtime(topic::run(&context, command)).map(done),
         Command::Produce(args) => on_runtime(produce::run(&context, args)),
@@ -193,7 +189,6 @@ mod tests {
             "cluster health --wait 30s",
             "partition lead orders/3 2",
             "config docs",
-            "debug log-dump dir --verify",
             "bench produce --records 1000 --bytes 100 --json",
             "bench suite",
         ] {

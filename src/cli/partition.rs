@@ -6,7 +6,8 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 
 use super::Context;
-use super::connect::{Admins, find_admins};
+use super::admins::{Admins, find_admins};
+use super::connect::connect;
 use super::error::{CliError, CliResult};
 use super::http::{self, escape_segment};
 use super::output::{OutputArgs, OutputFormat, print, print_json};
@@ -75,7 +76,7 @@ async fn lead(context: &Context, args: &LeadArgs) -> CliResult {
     let path = format!("/v1/partitions/{}/{partition}/leader?node={}", escape_segment(topic), args.node);
     let admins = match args.admin {
         Some(addr) => Admins::given(addr),
-        None => find_admins(context).await?,
+        None => find_admins(&context.env, &connect(context).await?).await?,
     };
     let mut admin = admins.first();
     for _ in 0..=REDIRECTS_MAX {

@@ -14,7 +14,7 @@ pub enum Position {
     /// This offset.
     Offset(i64),
     /// That many records before the end of each partition.
-    BeforeEnd(i64),
+    BeforeEnd(u64),
     /// The first record of at least that time; the text is resolved against the clock later.
     Time(String),
 }
@@ -32,10 +32,11 @@ impl FromStr for Position {
             parse_instant(time, 0)?;
             return Ok(Position::Time(time.to_owned()));
         }
-        let number = |text: &str| text.parse::<i64>().ok().filter(|&number| number >= 0);
+        let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
         let parsed = match text.strip_prefix('-') {
-            Some(back) => number(back).map(Position::BeforeEnd),
-            None => number(text).map(Position::Offset),
+            Some(back) if is_number(back) => back.parse().ok().map(Position::BeforeEnd),
+            None if is_number(text) => text.parse().ok().map(Position::Offset),
+            _ => None,
         };
         parsed.ok_or_else(|| {
             "write start, end, an offset (17), a distance from the end (-10) or a time \

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use corduroy_client::{Acks, Client, Compression, Error, Producer, Record, Ticket};
+use corduroy_client::{Acks, Client, Error, Producer, Record, Ticket};
+use corduroy_record::Compression;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
@@ -59,13 +60,13 @@ pub struct ProduceArgs {
     #[arg(short = 'p', long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
 
-    /// Compress batches
-    #[arg(short = 'z', long, value_enum, value_name = "CODEC", default_value_t)]
-    compression: Codec,
+    /// Compress batches [default: none]
+    #[arg(short = 'z', long, value_enum, value_name = "CODEC")]
+    compression: Option<Codec>,
 
-    /// When a record counts as written: never (0), by its leader (1), by all in sync
-    #[arg(long, value_enum, default_value_t, value_name = "0|1|all")]
-    acks: AcksArg,
+    /// When a record counts as written: never (0), by its leader (1), by all in sync [default: all]
+    #[arg(long, value_enum, value_name = "0|1|all")]
+    acks: Option<AcksArg>,
 
     /// Null values: for the key of -k, or one for each line of the input as a key
     #[arg(long, conflicts_with_all = ["key_separator", "format"])]
@@ -200,7 +201,7 @@ impl ProduceArgs {
 pub(super) async fn run(context: &Context, args: ProduceArgs) -> CliResult<ExitCode> {
     let intake = args.intake()?;
     let client = connect(context).await?;
-    let producer = producer(&client, &args)?;
+    let producer = producer(&client, &args);
     let started = context.env.now();
     let (tickets_tx, tickets_rx) = mpsc::channel(TICKETS_MAX);
     let output = args.output.output;
@@ -228,12 +229,16 @@ pub(super) async fn run(context: &Context, args: ProduceArgs) -> CliResult<ExitC
     }
 }
 
-fn producer(client: &Client, args: &ProduceArgs) -> CliResult<Producer> {
-    let builder =
-        client.producer().acks(args.acks.into()).compression(args.compression.into());
-    builder
-        .build()
-        .map_err(|error| client_error(&error, "the producer's settings do not fit").into())
+/// Flags win over the properties file, which wins over the defaults.
+fn producer(client: &Client, args: &ProduceArgs) -> Producer {
+    let mut builder = client.producer();
+    if let Some(acks) = args.acks {
+        builder = builder.acks(acks.into());
+    }
+    if let Some(codec) = args.compression {
+        builder = builder.compression(codec.into());
+    }
+    builder.build()
 }
 
 /// Reads the input to its end, or until a record fails. Returns the bytes read.

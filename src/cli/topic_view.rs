@@ -53,8 +53,8 @@ pub struct PartitionRow {
     pub in_sync: Vec<i32>,
     pub log_start_offset: Option<i64>,
     pub high_watermark: Option<i64>,
-    /// The leader's log end; known only where its admin port answers.
-    pub log_end_offset: Option<i64>,
+    /// Where readers of committed records stop.
+    pub last_stable_offset: Option<i64>,
 }
 
 /// A setting of a described topic.
@@ -113,7 +113,9 @@ pub fn describe_text(topic: &TopicView, with_defaults: bool) -> String {
 }
 
 fn partitions_text(partitions: &[PartitionRow]) -> String {
-    let with_end = partitions.iter().any(|row| row.log_end_offset.is_some());
+    // Only open transactions make the two differ.
+    let with_stable =
+        partitions.iter().any(|row| row.last_stable_offset != row.high_watermark);
     let mut columns = vec![
         ("PARTITION", Align::Right),
         ("LEADER", Align::Right),
@@ -123,8 +125,8 @@ fn partitions_text(partitions: &[PartitionRow]) -> String {
         ("LOG START", Align::Right),
         ("HIGH WATERMARK", Align::Right),
     ];
-    if with_end {
-        columns.push(("LOG END", Align::Right));
+    if with_stable {
+        columns.push(("LAST STABLE", Align::Right));
     }
     let mut grid = Grid::new(&columns);
     for row in partitions {
@@ -140,8 +142,8 @@ fn partitions_text(partitions: &[PartitionRow]) -> String {
             offset(row.log_start_offset),
             offset(row.high_watermark),
         ];
-        if with_end {
-            cells.push(offset(row.log_end_offset));
+        if with_stable {
+            cells.push(offset(row.last_stable_offset));
         }
         grid.row(cells);
     }
@@ -176,7 +178,7 @@ mod tests {
                     in_sync: vec![2, 3],
                     log_start_offset: Some(0),
                     high_watermark: Some(1200),
-                    log_end_offset: None,
+                    last_stable_offset: Some(1200),
                 },
                 PartitionRow {
                     partition: 1,
@@ -186,7 +188,7 @@ mod tests {
                     in_sync: vec![],
                     log_start_offset: None,
                     high_watermark: None,
-                    log_end_offset: None,
+                    last_stable_offset: None,
                 },
             ],
             configs: vec![
@@ -236,7 +238,7 @@ min.insync.replicas  2      topic   1
             "partitions": [{
                 "partition": 0, "leader": 2, "leader_epoch": 7, "replicas": [2, 3, 1],
                 "in_sync": [2, 3], "log_start_offset": 0, "high_watermark": 1200,
-                "log_end_offset": null,
+                "last_stable_offset": 1200,
             }],
             "configs": [{
                 "name": "min.insync.replicas", "value": "2", "default": "1", "source": "topic",

@@ -49,6 +49,12 @@ pub struct NodeConfig {
     pub inline_bytes_max: usize,
     /// The recent-entries cache of one shard.
     pub cache_bytes: usize,
+    /// The file per shard that is given up when the disk is full.
+    pub reserve_bytes: u64,
+    /// Free bytes below which the disk counts as low.
+    pub disk_low_bytes: u64,
+    /// Free bytes below which produce is refused.
+    pub disk_critical_bytes: u64,
     /// How often a node pings each other node.
     pub ping_interval: Duration,
     /// How long a node may stay silent before it counts as down.
@@ -140,10 +146,13 @@ impl NodeConfig {
                 .map(|(name, setting)| ((*name).to_owned(), setting.value.clone()))
                 .collect(),
             request_bytes_max: read.count("socket.request.max.bytes") as usize,
-            journal_file_bytes: read.count("storage.journal.file.bytes"),
+            journal_file_bytes: read.count("storage.journal.file.bytes") / 4096 * 4096,
             journal_files_max: read.count("storage.journal.files.max") as usize,
             inline_bytes_max: read.count("storage.inline.bytes.max") as usize,
             cache_bytes: read.count("storage.cache.bytes") as usize,
+            reserve_bytes: read.count("storage.reserve.bytes"),
+            disk_low_bytes: read.count("storage.disk.low.bytes"),
+            disk_critical_bytes: read.count("storage.disk.critical.bytes"),
             ping_interval: Duration::from_millis(read.count("raft.ping.interval.ms")),
             down_after: Duration::from_millis(read.count("raft.down.after.ms")),
             hibernate_after: Duration::from_millis(read.count("raft.hibernate.after.ms")),

@@ -90,7 +90,10 @@ impl TopicConfigs {
             timestamp_type,
             min_insync_replicas: number(&text("min.insync.replicas"), 1),
             retention_bytes: text("retention.bytes").parse().ok(),
-            retention_ms: text("retention.ms").parse().ok().filter(|ms: &i64| *ms >= 0),
+            retention_ms: text("retention.ms")
+                .parse()
+                .ok()
+                .filter(|ms: &i64| *ms >= 0),
             segment_bytes: number(&text("segment.bytes"), 1 << 30),
             segment_ms: number(&text("segment.ms"), 604_800_000),
         }

@@ -107,19 +107,19 @@ pub const NODE: &[ConfigKey] = &[
         DefaultValue::Fixed("16777216"),
     )
     .unit(Unit::Bytes)
-    .between(1 << 20, 1 << 32)
-    .doc("The size of one journal file."),
+    .between(65_536, u32::MAX as i64)
+    .doc("The size of one journal file; rounded down to a multiple of 4096."),
     node(
         "storage.journal.files.max",
         Kind::Int,
         DefaultValue::Fixed("16"),
     )
-    .between(2, 4096)
+    .between(3, 4096)
     .doc("How many journal files one shard keeps; it bounds what recovery reads."),
     node(
         "storage.inline.bytes.max",
         Kind::Int,
-        DefaultValue::Fixed("65536"),
+        DefaultValue::Fixed("32768"),
     )
     .unit(Unit::Bytes)
     .between(0, INT_MAX)
@@ -135,6 +135,33 @@ pub const NODE: &[ConfigKey] = &[
     .unit(Unit::Bytes)
     .between(1 << 20, 1 << 40)
     .doc("The recent-entries cache of one shard."),
+    node(
+        "storage.reserve.bytes",
+        Kind::Long,
+        DefaultValue::Fixed("4194304"),
+    )
+    .unit(Unit::Bytes)
+    .between(0, 1 << 40)
+    .doc(
+        "A pre-written file of this size per shard is given up when the disk is full, so that \
+         votes and metadata go on; 0 keeps none.",
+    ),
+    node(
+        "storage.disk.low.bytes",
+        Kind::Long,
+        DefaultValue::Fixed("1073741824"),
+    )
+    .unit(Unit::Bytes)
+    .between(0, 1 << 50)
+    .doc("Below this many free bytes the disk counts as low: time for an alert."),
+    node(
+        "storage.disk.critical.bytes",
+        Kind::Long,
+        DefaultValue::Fixed("67108864"),
+    )
+    .unit(Unit::Bytes)
+    .between(0, 1 << 50)
+    .doc("Below this many free bytes produce is refused; everything else goes on."),
     node(
         "raft.ping.interval.ms",
         Kind::Int,
@@ -249,22 +276,22 @@ pub const CLUSTER: &[ConfigKey] = &[
         .unit(Unit::Millis)
         .between(-1, LONG_MAX)
         .doc("The default of retention.ms.")
-    .enforced(),
+        .enforced(),
     cluster("log.retention.minutes", Kind::Int, "10080")
         .unit(Unit::Minutes)
         .between(1, INT_MAX)
         .doc("The default of retention.ms, in minutes; log.retention.ms is stronger.")
-    .enforced(),
+        .enforced(),
     cluster("log.retention.hours", Kind::Int, "168")
         .unit(Unit::Hours)
         .between(1, INT_MAX)
         .doc("The default of retention.ms, in hours; the two finer ones are stronger.")
-    .enforced(),
+        .enforced(),
     cluster("log.retention.bytes", Kind::Long, "-1")
         .unit(Unit::Bytes)
         .between(-1, LONG_MAX)
         .doc("The default of retention.bytes.")
-    .enforced(),
+        .enforced(),
     cluster("log.retention.check.interval.ms", Kind::Long, "300000")
         .unit(Unit::Millis)
         .between(1, LONG_MAX)
@@ -296,7 +323,7 @@ pub const CLUSTER: &[ConfigKey] = &[
     cluster("log.cleanup.policy", Kind::List, "delete")
         .allowed(POLICIES)
         .doc("The default of cleanup.policy.")
-    .enforced(),
+        .enforced(),
     cluster("log.cleaner.enable", Kind::Boolean, "true")
         .doc("Whether compacted topics are compacted."),
     cluster("log.cleaner.delete.retention.ms", Kind::Long, "86400000")
@@ -348,7 +375,7 @@ pub const CLUSTER: &[ConfigKey] = &[
         .unit(Unit::Millis)
         .between(1, INT_MAX)
         .doc("A producer id without a record for this long is forgotten.")
-    .enforced(),
+        .enforced(),
     cluster("transactional.id.expiration.ms", Kind::Int, "604800000")
         .unit(Unit::Millis)
         .between(1, INT_MAX)

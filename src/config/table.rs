@@ -38,6 +38,12 @@ pub fn nearest_in(scope: Scope, name: &str) -> Option<&'static str> {
     nearest(name, of(scope).iter().map(|key| key.name))
 }
 
+/// Those of `names` that are known in a layer and that nothing acts on yet: setting one warns.
+pub fn idle<'a>(scope: Scope, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let is_idle = |name: &&str| find(scope, name).is_some_and(|key| !key.enforced);
+    names.into_iter().filter(is_idle).collect()
+}
+
 /// One sentence for an unknown key of a layer, with the nearest name or the layer that has it.
 pub fn unknown_message(scope: Scope, name: &str) -> String {
     if let Some(other) = all().find(|key| key.name == name && key.scope != scope) {

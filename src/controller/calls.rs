@@ -114,12 +114,18 @@ mod tests {
 
     #[test]
     fn calls_and_answers_survive_the_wire() {
-        let call = Call::Execute { request: [3; 16], body: Request::AllocateProducerIds };
+        let call = Call::Execute {
+            request: [3; 16],
+            body: Request::AllocateProducerIds,
+        };
         let bytes = encode_call(&call).expect("encodes");
         assert_eq!(bytes[0], SERVICE_CONTROLLER);
         assert_eq!(decode_call(&bytes).expect("decodes"), call);
         let answer = Answer::NotLeader { leader: Some(4) };
-        assert_eq!(decode_answer(&encode_answer(&answer)).expect("decodes"), answer);
+        assert_eq!(
+            decode_answer(&encode_answer(&answer)).expect("decodes"),
+            answer
+        );
         for cut in 0..bytes.len() {
             // Any prefix is refused or read as something else; nothing panics.
             let _ = decode_call(&bytes[..cut]);

@@ -32,8 +32,8 @@ where
 pub fn decode<T>(bytes: &[u8]) -> Result<T, CodecError>
 where
     T: Archive,
-    T::Archived: for<'a> CheckBytes<HighValidator<'a, Error>>
-        + Deserialize<T, HighDeserializer<Error>>,
+    T::Archived:
+        for<'a> CheckBytes<HighValidator<'a, Error>> + Deserialize<T, HighDeserializer<Error>>,
 {
     let mut aligned = AlignedVec::<16>::with_capacity(bytes.len());
     aligned.extend_from_slice(bytes);
@@ -56,13 +56,20 @@ mod tests {
         for pad in 0..16 {
             let mut shifted = vec![0; pad];
             shifted.extend_from_slice(&bytes);
-            assert_eq!(decode::<Command>(&shifted[pad..]).expect("decodes"), command);
+            assert_eq!(
+                decode::<Command>(&shifted[pad..]).expect("decodes"),
+                command
+            );
         }
     }
 
     #[test]
     fn rubbish_is_refused() {
-        let command = Command { request: [7; 16], changes: Vec::new(), reply: vec![9; 100] };
+        let command = Command {
+            request: [7; 16],
+            changes: Vec::new(),
+            reply: vec![9; 100],
+        };
         let bytes = encode(&command).expect("encodes");
         assert!(decode::<Command>(&[]).is_err());
         assert!(decode::<Command>(&bytes[1..]).is_err());

@@ -136,7 +136,11 @@ fn list(seeds: &[SocketAddr]) -> String {
     if seeds.is_empty() {
         return "no seeds".to_owned();
     }
-    seeds.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+    seeds
+        .iter()
+        .map(SocketAddr::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// Why a request to the controller has no answer.
@@ -180,12 +184,18 @@ pub struct TopicError {
 
 impl From<Refusal> for TopicError {
     fn from(refusal: Refusal) -> Self {
-        TopicError { code: ErrorCode::from_code(refusal.code), message: refusal.message }
+        TopicError {
+            code: ErrorCode::from_code(refusal.code),
+            message: refusal.message,
+        }
     }
 }
 
 impl From<RequestError> for TopicError {
     fn from(error: RequestError) -> Self {
-        TopicError { code: error.code(), message: error.to_string() }
+        TopicError {
+            code: error.code(),
+            message: error.to_string(),
+        }
     }
 }

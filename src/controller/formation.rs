@@ -19,7 +19,9 @@ use futures::future::join_all;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::calls::{Answer, Call, Presence, Stage, decode_answer, decode_call, encode_answer, encode_call};
+use super::calls::{
+    Answer, Call, Presence, Stage, decode_answer, decode_call, encode_answer, encode_call,
+};
 use super::error::ControllerError;
 use super::identity::{Founding, Identity, IdentityFile, Stored};
 use super::image::HostPort;
@@ -80,7 +82,9 @@ impl Formation {
             seeds: config.seeds.clone(),
             configs: config.cluster_overrides.clone(),
             claim: RefCell::new(claim),
-            stage: RefCell::new(Stage::Empty { configs: config.cluster_overrides.clone() }),
+            stage: RefCell::new(Stage::Empty {
+                configs: config.cluster_overrides.clone(),
+            }),
         }))
     }
 
@@ -127,7 +131,10 @@ impl Formation {
         if inner.seeds.is_empty() {
             let id = asked.map_or(1, NodeId::get);
             let node = inner.claim.borrow().record(id, 1);
-            let founding = Founding { nodes: vec![node], configs: inner.configs.clone() };
+            let founding = Founding {
+                nodes: vec![node],
+                configs: inner.configs.clone(),
+            };
             return self.found(founding);
         }
         self.meet_seeds().await
@@ -198,7 +205,10 @@ impl Formation {
     async fn join(&self, claim: &NodeClaim) -> Result<Option<NodeGrant>, ControllerError> {
         let request = *self.0.env.random_uuid().as_bytes();
         for seed in self.0.seeds.iter().filter(|seed| **seed != claim.rpc) {
-            let join = Call::Join { request, claim: claim.clone() };
+            let join = Call::Join {
+                request,
+                claim: claim.clone(),
+            };
             match call(&self.0.env, *seed, &join, JOIN_TIMEOUT).await {
                 Some(Answer::Reply(Reply::Node(grant))) => return Ok(Some(grant)),
                 Some(Answer::Reply(Reply::Refused(refusal))) => {
@@ -228,7 +238,10 @@ impl Formation {
             controller_replica: ReplicaId::new(own.controller_replica),
             cluster_id: None,
             controller_created: false,
-            initialize: founding.nodes.first().is_some_and(|first| first.uuid == uuid),
+            initialize: founding
+                .nodes
+                .first()
+                .is_some_and(|first| first.uuid == uuid),
             members: founding.nodes.clone(),
             founding: Some(founding.clone()),
         };
@@ -250,7 +263,9 @@ impl Formation {
             members: grant.nodes,
         };
         self.0.file.save(&identity)?;
-        *self.0.stage.borrow_mut() = Stage::Member { cluster_id: Some(grant.cluster_id) };
+        *self.0.stage.borrow_mut() = Stage::Member {
+            cluster_id: Some(grant.cluster_id),
+        };
         info!(node = %identity.node, "this node joined the cluster");
         Ok(identity)
     }
@@ -263,9 +278,16 @@ enum Place {
 }
 
 /// One call to an address; none if there is no understandable answer.
-pub(super) async fn call(env: &Env, to: SocketAddr, call: &Call, timeout: Duration) -> Option<Answer> {
+pub(super) async fn call(
+    env: &Env,
+    to: SocketAddr,
+    call: &Call,
+    timeout: Duration,
+) -> Option<Answer> {
     let request = encode_call(call).ok()?;
-    let answer = corduroy_raft::call_address(env, to, request, timeout).await.ok()?;
+    let answer = corduroy_raft::call_address(env, to, request, timeout)
+        .await
+        .ok()?;
     decode_answer(&answer).ok()
 }
 
@@ -293,7 +315,11 @@ pub(super) fn judge_round(
     for presence in presences.iter().flatten() {
         if let Stage::Founding(founding) = &presence.stage {
             let known = founding.nodes.iter().any(|node| node.uuid == own.uuid);
-            return Ok(if known { Step::Adopt(founding.clone()) } else { Step::Join });
+            return Ok(if known {
+                Step::Adopt(founding.clone())
+            } else {
+                Step::Join
+            });
         }
     }
     let member = |presence: &Presence| matches!(presence.stage, Stage::Member { .. });
@@ -315,17 +341,27 @@ pub(super) fn judge_round(
             });
         }
         if presence.claim.rpc != *seed {
-            return Err(ControllerError::SeedElsewhere { seed: *seed, rpc: presence.claim.rpc });
+            return Err(ControllerError::SeedElsewhere {
+                seed: *seed,
+                rpc: presence.claim.rpc,
+            });
         }
     }
-    let claims: Vec<&NodeClaim> = presences.iter().flatten().map(|presence| &presence.claim).collect();
+    let claims: Vec<&NodeClaim> = presences
+        .iter()
+        .flatten()
+        .map(|presence| &presence.claim)
+        .collect();
     if claims.len() < seeds.len() {
         return Ok(Step::Wait);
     }
     // Every seed checks, so that each of them tells its person what is wrong.
     let nodes = assign(&claims)?;
     if seeds.first() == Some(&own.rpc) {
-        return Ok(Step::Found(Founding { nodes, configs: configs.clone() }));
+        return Ok(Step::Found(Founding {
+            nodes,
+            configs: configs.clone(),
+        }));
     }
     Ok(Step::Wait)
 }
@@ -377,11 +413,17 @@ mod tests {
     }
 
     fn presence(claim: NodeClaim, seeds: &[u16], stage: Stage) -> Option<Presence> {
-        Some(Presence { claim, seeds: seeds.iter().map(|port| address(*port)).collect(), stage })
+        Some(Presence {
+            claim,
+            seeds: seeds.iter().map(|port| address(*port)).collect(),
+            stage,
+        })
     }
 
     fn empty() -> Stage {
-        Stage::Empty { configs: BTreeMap::new() }
+        Stage::Empty {
+            configs: BTreeMap::new(),
+        }
     }
 
     fn judge(own: u16, presences: &[Option<Presence>]) -> Result<Step, String> {
@@ -391,19 +433,35 @@ mod tests {
     }
 
     fn founding(ports: &[u16]) -> Founding {
-        let nodes = ports.iter().map(|port| claim(*port, None).record(1, 1)).collect();
-        Founding { nodes, configs: BTreeMap::new() }
+        let nodes = ports
+            .iter()
+            .map(|port| claim(*port, None).record(1, 1))
+            .collect();
+        Founding {
+            nodes,
+            configs: BTreeMap::new(),
+        }
     }
 
     #[test]
     fn the_first_seed_decides_when_everyone_is_there() {
-        let all: Vec<_> =
-            (1..=3).map(|port| presence(claim(port, None), &[1, 2, 3], empty())).collect();
-        let Ok(Step::Found(founding)) = judge(1, &all) else { panic!("everyone is there") };
-        let ids: Vec<_> =
-            founding.nodes.iter().map(|node| (node.id, node.controller_replica)).collect();
+        let all: Vec<_> = (1..=3)
+            .map(|port| presence(claim(port, None), &[1, 2, 3], empty()))
+            .collect();
+        let Ok(Step::Found(founding)) = judge(1, &all) else {
+            panic!("everyone is there")
+        };
+        let ids: Vec<_> = founding
+            .nodes
+            .iter()
+            .map(|node| (node.id, node.controller_replica))
+            .collect();
         assert_eq!(ids, [(1, 1), (2, 2), (3, 3)]);
-        assert_eq!(judge(2, &all), Ok(Step::Wait), "the others wait for the decision");
+        assert_eq!(
+            judge(2, &all),
+            Ok(Step::Wait),
+            "the others wait for the decision"
+        );
         let two = [all[0].clone(), None, all[2].clone()];
         assert_eq!(judge(1, &two), Ok(Step::Wait), "not everyone is there");
     }
@@ -433,7 +491,11 @@ mod tests {
             None,
         ];
         let error = judge(1, &peers).expect_err("the lists differ");
-        for words in ["127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "at 127.0.0.1:2", "--seeds"] {
+        for words in [
+            "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
+            "at 127.0.0.1:2",
+            "--seeds",
+        ] {
             assert!(error.contains(words), "{error:?} lacks {words:?}");
         }
         let elsewhere = [None, presence(claim(9, None), &[1, 2, 3], empty()), None];
@@ -458,17 +520,29 @@ mod tests {
     fn a_decision_is_adopted_by_those_it_names() {
         let decision = founding(&[1, 2, 3]);
         let peers = [
-            presence(claim(1, None), &[1, 2, 3], Stage::Founding(decision.clone())),
+            presence(
+                claim(1, None),
+                &[1, 2, 3],
+                Stage::Founding(decision.clone()),
+            ),
             presence(claim(2, None), &[1, 2, 3], empty()),
             None,
         ];
         assert_eq!(judge(2, &peers), Ok(Step::Adopt(decision)));
         let without = [
-            presence(claim(1, None), &[1, 2, 3], Stage::Founding(founding(&[1, 7, 3]))),
+            presence(
+                claim(1, None),
+                &[1, 2, 3],
+                Stage::Founding(founding(&[1, 7, 3])),
+            ),
             presence(claim(2, None), &[1, 2, 3], empty()),
             None,
         ];
-        assert_eq!(judge(2, &without), Ok(Step::Join), "its disk was another when they decided");
+        assert_eq!(
+            judge(2, &without),
+            Ok(Step::Join),
+            "its disk was another when they decided"
+        );
     }
 
     #[test]
@@ -479,8 +553,16 @@ mod tests {
             presence(claim(2, Some(2)), &[], member.clone()),
             presence(claim(3, None), &[1, 2, 3], empty()),
         ];
-        assert_eq!(judge(1, &peers), Ok(Step::Join), "a seed with an empty disk");
-        assert_eq!(judge(9, &[None, peers[1].clone(), None]), Ok(Step::Join), "outside the list");
+        assert_eq!(
+            judge(1, &peers),
+            Ok(Step::Join),
+            "a seed with an empty disk"
+        );
+        assert_eq!(
+            judge(9, &[None, peers[1].clone(), None]),
+            Ok(Step::Join),
+            "outside the list"
+        );
         assert_eq!(judge(9, &[None, None, None]), Ok(Step::Wait));
     }
 }

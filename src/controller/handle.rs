@@ -47,7 +47,13 @@ impl ControllerHandle {
     /// A handle and the end that serves it. Requests wait until the controller starts.
     pub fn channel(env: &Env) -> (ControllerHandle, ControllerInbox) {
         let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
-        (ControllerHandle { env: env.clone(), jobs: sender }, ControllerInbox(receiver))
+        (
+            ControllerHandle {
+                env: env.clone(),
+                jobs: sender,
+            },
+            ControllerInbox(receiver),
+        )
     }
 
     /// Creates topics, each on its own: one result per topic, in order.
@@ -58,7 +64,15 @@ impl ControllerHandle {
         timeout: Duration,
     ) -> Vec<Result<TopicInfo, TopicError>> {
         let count = topics.len();
-        self.topics(Request::CreateTopics { topics, validate_only }, count, timeout).await
+        self.topics(
+            Request::CreateTopics {
+                topics,
+                validate_only,
+            },
+            count,
+            timeout,
+        )
+        .await
     }
 
     /// Deletes topics, each on its own; answers with what they were.
@@ -68,7 +82,8 @@ impl ControllerHandle {
         timeout: Duration,
     ) -> Vec<Result<TopicInfo, TopicError>> {
         let count = topics.len();
-        self.topics(Request::DeleteTopics { topics }, count, timeout).await
+        self.topics(Request::DeleteTopics { topics }, count, timeout)
+            .await
     }
 
     /// Adds partitions to topics, each on its own; answers with what they are then.
@@ -79,7 +94,15 @@ impl ControllerHandle {
         timeout: Duration,
     ) -> Vec<Result<TopicInfo, TopicError>> {
         let count = topics.len();
-        self.topics(Request::CreatePartitions { topics, validate_only }, count, timeout).await
+        self.topics(
+            Request::CreatePartitions {
+                topics,
+                validate_only,
+            },
+            count,
+            timeout,
+        )
+        .await
     }
 
     /// Changes settings, each resource on its own: one result per resource, in order.
@@ -90,18 +113,25 @@ impl ControllerHandle {
         timeout: Duration,
     ) -> Vec<Result<(), TopicError>> {
         let count = alterations.len();
-        let request = Request::AlterConfigs { alterations, validate_only };
+        let request = Request::AlterConfigs {
+            alterations,
+            validate_only,
+        };
         match self.ask(request, timeout).await {
-            Ok(Reply::Configs(results)) if results.len() == count => {
-                results.into_iter().map(|result| result.map_err(TopicError::from)).collect()
-            }
+            Ok(Reply::Configs(results)) if results.len() == count => results
+                .into_iter()
+                .map(|result| result.map_err(TopicError::from))
+                .collect(),
             other => all_failed(other, count),
         }
     }
 
     /// A block of producer ids that nobody else has; durable before this returns.
     pub async fn allocate_producer_ids(&self) -> Result<Range<i64>, RequestError> {
-        match self.ask(Request::AllocateProducerIds, PRODUCER_IDS_TIMEOUT).await? {
+        match self
+            .ask(Request::AllocateProducerIds, PRODUCER_IDS_TIMEOUT)
+            .await?
+        {
             Reply::ProducerIds { first, next } => Ok(first..next),
             Reply::Refused(refusal) => Err(RequestError::Refused(refusal)),
             _ => Err(RequestError::Unexpected),
@@ -123,7 +153,10 @@ impl ControllerHandle {
 
     /// Removes a node that holds no replica any more; its id never returns.
     pub async fn remove_node(&self, node: NodeId, timeout: Duration) -> Result<(), RequestError> {
-        match self.ask(Request::RemoveNode { node: node.get() }, timeout).await? {
+        match self
+            .ask(Request::RemoveNode { node: node.get() }, timeout)
+            .await?
+        {
             Reply::Done => Ok(()),
             Reply::Refused(refusal) => Err(RequestError::Refused(refusal)),
             _ => Err(RequestError::Unexpected),
@@ -148,12 +181,22 @@ impl ControllerHandle {
         let deadline = self.env.now() + timeout;
         let (answer, answered) = oneshot::channel();
         let id = *self.env.random_uuid().as_bytes();
-        let job = Job { id, request, deadline, answer };
+        let job = Job {
+            id,
+            request,
+            deadline,
+            answer,
+        };
         let answered = async {
-            self.jobs.send(job).await.map_err(|_| RequestError::Stopping)?;
+            self.jobs
+                .send(job)
+                .await
+                .map_err(|_| RequestError::Stopping)?;
             answered.await.map_err(|_| RequestError::Stopping)?
         };
-        timeout_at(deadline, answered).await.unwrap_or(Err(RequestError::Timeout))
+        timeout_at(deadline, answered)
+            .await
+            .unwrap_or(Err(RequestError::Timeout))
     }
 }
 

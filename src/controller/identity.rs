@@ -89,7 +89,10 @@ pub struct IdentityFile {
 impl IdentityFile {
     /// The file in `data_dir`, which must exist.
     pub fn new(disk: Arc<dyn Disk>, data_dir: &Path) -> Self {
-        IdentityFile { disk, dir: data_dir.to_owned() }
+        IdentityFile {
+            disk,
+            dir: data_dir.to_owned(),
+        }
     }
 
     /// Where it is.
@@ -115,7 +118,11 @@ impl IdentityFile {
 
     /// Writes a uuid without a place.
     pub fn save_uuid(&self, uuid: Uuid) -> Result<(), ControllerError> {
-        self.save_form(&Form { format: FORMAT, uuid: uuid.to_string(), ..Form::default() })
+        self.save_form(&Form {
+            format: FORMAT,
+            uuid: uuid.to_string(),
+            ..Form::default()
+        })
     }
 
     /// Writes all of it.
@@ -125,14 +132,18 @@ impl IdentityFile {
 
     fn save_form(&self, form: &Form) -> Result<(), ControllerError> {
         let text = toml::to_string(form).map_err(|error| self.damaged(error.to_string()))?;
-        self.write(text.as_bytes()).map_err(|source| self.failed(source))
+        self.write(text.as_bytes())
+            .map_err(|source| self.failed(source))
     }
 
     fn read(&self, path: &Path) -> io::Result<String> {
         let file = self.disk.open(path, OpenMode::Existing)?;
         let length = file.len()?;
         if length > IDENTITY_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is too large"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file is too large",
+            ));
         }
         let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
         let mut read = 0;
@@ -156,11 +167,17 @@ impl IdentityFile {
     }
 
     fn failed(&self, source: io::Error) -> ControllerError {
-        ControllerError::IdentityIo { path: self.path(), source }
+        ControllerError::IdentityIo {
+            path: self.path(),
+            source,
+        }
     }
 
     fn damaged(&self, reason: String) -> ControllerError {
-        ControllerError::IdentityDamaged { path: self.path(), reason }
+        ControllerError::IdentityDamaged {
+            path: self.path(),
+            reason,
+        }
     }
 }
 
@@ -233,7 +250,11 @@ impl MemberForm {
 impl Form {
     fn of(identity: &Identity) -> Form {
         let founding = identity.founding.clone().unwrap_or_default();
-        let members = if founding.nodes.is_empty() { &identity.members } else { &founding.nodes };
+        let members = if founding.nodes.is_empty() {
+            &identity.members
+        } else {
+            &founding.nodes
+        };
         Form {
             format: FORMAT,
             uuid: identity.uuid.to_string(),
@@ -250,7 +271,10 @@ impl Form {
 
     fn stored(self) -> Result<Stored, String> {
         if self.format != FORMAT {
-            return Err(format!("format {} is not known, this program reads {FORMAT}", self.format));
+            return Err(format!(
+                "format {} is not known, this program reads {FORMAT}",
+                self.format
+            ));
         }
         let uuid = uuid_of(&self.uuid)?;
         let (node, controller_replica) = match (self.node_id, self.controller_replica) {
@@ -259,11 +283,15 @@ impl Form {
             _ => return Err("node_id and controller_replica belong together".into()),
         };
         let cluster_id = self.cluster_id.as_deref().map(uuid_of).transpose()?;
-        let members: Vec<NodeRecord> =
-            self.member.into_iter().map(MemberForm::record).collect::<Result<_, _>>()?;
-        let founding = self
-            .founder
-            .then(|| Founding { nodes: members.clone(), configs: self.founding_configs });
+        let members: Vec<NodeRecord> = self
+            .member
+            .into_iter()
+            .map(MemberForm::record)
+            .collect::<Result<_, _>>()?;
+        let founding = self.founder.then(|| Founding {
+            nodes: members.clone(),
+            configs: self.founding_configs,
+        });
         Ok(Stored::Placed(Identity {
             uuid,
             node,
@@ -303,7 +331,7 @@ mod tests {
     #[test]
     fn the_file_gives_back_what_it_was_given() {
         let dir = tempfile::tempdir().expect("a directory");
-        let file = IdentityFile::new(Arc::new(RealDisk::default()), dir.path());
+        let file = IdentityFile::new(Arc::new(RealDisk), dir.path());
         assert_eq!(file.load().expect("reads"), Stored::Empty);
         let uuid = Uuid::from_u128(7);
         file.save_uuid(uuid).expect("writes");
@@ -323,7 +351,10 @@ mod tests {
             members: nodes,
         };
         file.save(&identity).expect("writes");
-        assert_eq!(file.load().expect("reads"), Stored::Placed(identity.clone()));
+        assert_eq!(
+            file.load().expect("reads"),
+            Stored::Placed(identity.clone())
+        );
         identity.founding = None;
         file.save(&identity).expect("writes");
         assert_eq!(file.load().expect("reads"), Stored::Placed(identity));
@@ -332,7 +363,7 @@ mod tests {
     #[test]
     fn damage_is_told_and_not_overwritten() {
         let dir = tempfile::tempdir().expect("a directory");
-        let file = IdentityFile::new(Arc::new(RealDisk::default()), dir.path());
+        let file = IdentityFile::new(Arc::new(RealDisk), dir.path());
         for text in ["", "format = 1", "format = 9\nuuid = \"x\"", "not toml ["] {
             std::fs::write(file.path(), text).expect("writes");
             let error = file.load().expect_err("damaged").to_string();

@@ -32,7 +32,10 @@ impl fmt::Display for HostPort {
 
 impl From<SocketAddr> for HostPort {
     fn from(address: SocketAddr) -> Self {
-        HostPort { host: address.ip().to_string(), port: address.port() }
+        HostPort {
+            host: address.ip().to_string(),
+            port: address.port(),
+        }
     }
 }
 
@@ -46,7 +49,10 @@ impl FromStr for HostPort {
         if host.is_empty() {
             return Err(refuse());
         }
-        Ok(HostPort { host: host.to_owned(), port: port.parse().map_err(|_| refuse())? })
+        Ok(HostPort {
+            host: host.to_owned(),
+            port: port.parse().map_err(|_| refuse())?,
+        })
     }
 }
 
@@ -92,7 +98,9 @@ pub struct TopicInfo {
 impl TopicInfo {
     /// How many replicas each partition has (that of the first, as Kafka reports it).
     pub fn replication_factor(&self) -> usize {
-        self.partitions.first().map_or(0, |partition| partition.replicas.len())
+        self.partitions
+            .first()
+            .map_or(0, |partition| partition.replicas.len())
     }
 
     /// The partition of one index.
@@ -102,7 +110,10 @@ impl TopicInfo {
 
     /// The Raft group of one partition; it need not exist.
     pub fn group(&self, index: PartitionIndex) -> GroupId {
-        GroupId { topic: self.id, partition: index }
+        GroupId {
+            topic: self.id,
+            partition: index,
+        }
     }
 
     /// The Raft groups of all partitions.
@@ -142,7 +153,11 @@ impl MetadataImage {
 
     /// The settings of a topic, resolved.
     pub fn topic_configs(&self, topic: &TopicInfo) -> TopicConfigs {
-        TopicConfigs::resolve(&topic.configs, &self.cluster_configs, topic.replication_factor())
+        TopicConfigs::resolve(
+            &topic.configs,
+            &self.cluster_configs,
+            topic.replication_factor(),
+        )
     }
 
     /// The settings of the cluster, resolved.

@@ -33,7 +33,11 @@ pub(super) struct ControllerMachine {
 
 impl ControllerMachine {
     pub(super) fn new(hooks: ControllerHooks, changed: Rc<Notify>) -> Self {
-        ControllerMachine { state: ControllerState::default(), hooks, changed }
+        ControllerMachine {
+            state: ControllerState::default(),
+            hooks,
+            changed,
+        }
     }
 
     /// As of the last applied entry.
@@ -50,11 +54,15 @@ impl StateMachine for ControllerMachine {
     fn apply(&mut self, entries: &[AppliedEntry]) {
         let mut visible = false;
         for entry in entries {
-            let AppliedBody::Internal(bytes) = &entry.body else { continue };
+            let AppliedBody::Internal(bytes) = &entry.body else {
+                continue;
+            };
             match decode::<Command>(bytes) {
                 Ok(command) => visible |= self.state.apply(&command),
                 // The bytes are the same on every replica, and so is passing over them.
-                Err(why) => error!(index = %entry.head.index, %why, "an entry of the controller's log is not a command"),
+                Err(why) => {
+                    error!(index = %entry.head.index, %why, "an entry of the controller's log is not a command")
+                }
             }
         }
         // One image for all that was applied at once.
@@ -65,7 +73,9 @@ impl StateMachine for ControllerMachine {
     }
 
     fn tables(&self) -> Bytes {
-        self.state.save().expect("law: the tables hold only types that archive without fail")
+        self.state
+            .save()
+            .expect("law: the tables hold only types that archive without fail")
     }
 
     fn restore(&mut self, tables: Option<Bytes>) -> Result<(), String> {
@@ -82,7 +92,11 @@ impl StateMachine for ControllerMachine {
 
     fn event(&mut self, event: &ReplicaEvent) {
         match event {
-            ReplicaEvent::LeaderChanged { term, leader, is_self } => {
+            ReplicaEvent::LeaderChanged {
+                term,
+                leader,
+                is_self,
+            } => {
                 let node = leader.map(|(_, node)| node);
                 info!(%term, leader = ?node.map(NodeId::get), is_self, "the controller's leader");
                 (self.hooks.leader_changed)(node);

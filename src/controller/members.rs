@@ -1,83 +1,81 @@
-//! Which replicas of the controller vote. Every node has one; the first [`VOTERS_MAX`] vote, the
-//! others learn.
+//! Which replicas of the controller vote: one on every node.
+//!
+//! A replica that only learns would be dropped by the next change of members
+//! ([`corduroy_raft::Replica::change_members`] makes the members exactly the voters), so every
+//! node's replica votes. That is what Redpanda does too, and good for a few dozen nodes.
 
 use std::collections::BTreeMap;
 
 use corduroy_record::{NodeId, ReplicaId};
 
-/// Voters of the controller's group. More would make every change wait for more disks.
-pub const VOTERS_MAX: usize = 5;
-
-/// The next step towards the members that there should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MemberStep {
-    /// A node's replica learns from now on.
-    AddLearner(ReplicaId, NodeId),
-    /// A learner votes from now on.
-    Promote(ReplicaId),
-    /// The replica of a node that left is a member no more.
-    Remove(ReplicaId),
-}
-
-/// Decides on the next step; none if everything is as it should be. One at a time: each changes
-/// the group's membership.
-pub(super) fn next_step(
+/// Decides on the next voters on the way to one on each node; none if everything is as it should
+/// be. One newcomer at a time, so that one that never comes up keeps nobody else out: `attempt`
+/// says whose turn it is.
+pub(super) fn next_voters(
     members: &[(ReplicaId, NodeId, bool)],
     nodes: &BTreeMap<ReplicaId, NodeId>,
     is_down: impl Fn(NodeId) -> bool,
-) -> Option<MemberStep> {
-    if let Some((gone, _, _)) = members.iter().find(|(id, _, _)| !nodes.contains_key(id)) {
-        return Some(MemberStep::Remove(*gone));
-    }
-    let is_member = |replica: &ReplicaId| members.iter().any(|(id, _, _)| id == replica);
-    if let Some((replica, node)) = nodes.iter().find(|(replica, _)| !is_member(replica)) {
-        return Some(MemberStep::AddLearner(*replica, *node));
-    }
-    let voters = members.iter().filter(|(_, _, votes)| *votes).count();
-    if voters >= VOTERS_MAX {
-        return None;
+    attempt: usize,
+) -> Option<Vec<(ReplicaId, NodeId)>> {
+    let votes = |replica: &ReplicaId| members.iter().any(|(id, _, votes)| *votes && id == replica);
+    let mut voters: Vec<(ReplicaId, NodeId)> = members
+        .iter()
+        .filter(|(id, _, votes)| *votes && nodes.contains_key(id))
+        .map(|(id, node, _)| (*id, *node))
+        .collect();
+    let someone_left = members.iter().any(|(id, _, _)| !nodes.contains_key(id));
+    if someone_left && !voters.is_empty() {
+        return Some(voters);
     }
     // A voter that is down from its first moment would only make majorities harder to reach.
-    members
+    let newcomers: Vec<(ReplicaId, NodeId)> = nodes
         .iter()
-        .find(|(_, node, votes)| !votes && !is_down(*node))
-        .map(|(id, _, _)| MemberStep::Promote(*id))
+        .filter(|(replica, node)| !votes(replica) && !is_down(**node))
+        .map(|(replica, node)| (*replica, *node))
+        .collect();
+    let newcomer = newcomers.get(attempt.checked_rem(newcomers.len())?)?;
+    voters.push(*newcomer);
+    Some(voters)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn members(list: &[(u64, bool)]) -> Vec<(ReplicaId, NodeId, bool)> {
-        list.iter().map(|(id, votes)| (ReplicaId::new(*id), NodeId::new(*id as i32), *votes)).collect()
-    }
-
     #[test]
-    fn members_follow_the_nodes() {
-        let nodes = |ids: &[u64]| -> BTreeMap<ReplicaId, NodeId> {
-            ids.iter().map(|id| (ReplicaId::new(*id), NodeId::new(*id as i32))).collect()
-        };
-        let learner = |id| Some(MemberStep::AddLearner(ReplicaId::new(id), NodeId::new(id as i32)));
-        let promote = |id| Some(MemberStep::Promote(ReplicaId::new(id)));
-        let remove = |id| Some(MemberStep::Remove(ReplicaId::new(id)));
-        type Case = (&'static [(u64, bool)], &'static [u64], Option<MemberStep>);
-        let cases: Vec<Case> = vec![
-            (&[(1, true)], &[1], None),
-            (&[(1, true)], &[1, 2], learner(2)),
-            (&[(1, true), (2, false)], &[1, 2], promote(2)),
-            (&[(1, true), (2, true)], &[1, 2], None),
-            (&[(1, true), (2, true)], &[1], remove(2)),
-            (&[(1, true), (2, true)], &[1, 3], remove(2)),
-            (&[(1, true), (9, false)], &[1, 9], None),
-            (
-                &[(1, true), (2, true), (3, true), (4, true), (5, true), (6, false)],
-                &[1, 2, 3, 4, 5, 6],
-                None,
-            ),
+    fn voters_follow_the_nodes() {
+        type Case = (
+            &'static [(u64, bool)],
+            &'static [u64],
+            usize,
+            Option<&'static [u64]>,
+        );
+        // Node 9 is down.
+        let cases: &[Case] = &[
+            (&[(1, true)], &[1], 0, None),
+            (&[(1, true)], &[1, 2], 0, Some(&[1, 2])),
+            (&[(1, true), (2, false)], &[1, 2], 0, Some(&[1, 2])),
+            (&[(1, true), (2, true)], &[1, 2], 0, None),
+            (&[(1, true), (2, true)], &[1], 0, Some(&[1])),
+            (&[(1, true), (2, true)], &[1, 3], 0, Some(&[1])),
+            (&[(1, true), (2, false)], &[1], 0, Some(&[1])),
+            (&[(1, true)], &[1, 9], 0, None),
+            (&[(1, true)], &[1, 2, 3], 0, Some(&[1, 2])),
+            (&[(1, true)], &[1, 2, 3], 1, Some(&[1, 3])),
+            (&[(1, true)], &[1, 2, 3], 2, Some(&[1, 2])),
         ];
-        for (list, ids, want) in cases {
-            let got = next_step(&members(list), &nodes(ids), |node| node == NodeId::new(9));
-            assert_eq!(got, want, "{list:?} {ids:?}");
+        for (members, ids, attempt, want) in cases {
+            let members: Vec<(ReplicaId, NodeId, bool)> = members
+                .iter()
+                .map(|(id, votes)| (ReplicaId::new(*id), NodeId::new(*id as i32), *votes))
+                .collect();
+            let nodes: BTreeMap<ReplicaId, NodeId> = ids
+                .iter()
+                .map(|id| (ReplicaId::new(*id), NodeId::new(*id as i32)))
+                .collect();
+            let got = next_voters(&members, &nodes, |node| node == NodeId::new(9), *attempt)
+                .map(|voters| voters.iter().map(|(id, _)| id.get()).collect::<Vec<_>>());
+            assert_eq!(got.as_deref(), *want, "{members:?} {ids:?} {attempt}");
         }
     }
 }

@@ -38,9 +38,11 @@ pub use handle::{ControllerHandle, ControllerInbox};
 pub use identity::{Founding, IDENTITY_FILE, Identity, IdentityFile};
 pub use image::{HostPort, MetadataImage, NodeInfo, PartitionInfo, TopicInfo};
 pub use machine::ControllerHooks;
-pub use members::VOTERS_MAX;
 pub use requests::{
     Assignment, ConfigAlteration, ConfigResource, ConfigStep, NewPartitions, NewTopic, NodeClaim,
     TopicRef,
 };
 pub use start::{Controller, ControllerParts};
+
+#[cfg(test)]
+mod tests;

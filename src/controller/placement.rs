@@ -49,7 +49,12 @@ pub fn place(candidates: &[Candidate], wanted: Wanted) -> Option<Vec<Vec<NodeId>
         if partition > 0 && partition % count == 0 {
             shift += 1;
         }
-        placed.push(place_one(&order, (partition + start) % count, shift, wanted.replication_factor));
+        placed.push(place_one(
+            &order,
+            (partition + start) % count,
+            shift,
+            wanted.replication_factor,
+        ));
     }
     Some(placed)
 }
@@ -68,7 +73,9 @@ fn place_one(order: &[&Candidate], first: usize, shift: usize, replicas: usize) 
             .iter()
             .filter(free)
             .find(|c| c.rack.is_some() && !racks_taken.contains(&c.rack.as_deref()));
-        let Some(next) = fresh_rack.or_else(|| ring.iter().find(free)) else { break };
+        let Some(next) = fresh_rack.or_else(|| ring.iter().find(free)) else {
+            break;
+        };
         chosen.push(next);
     }
     chosen.into_iter().map(|candidate| candidate.node).collect()
@@ -84,11 +91,18 @@ fn alternate_racks(candidates: &[Candidate]) -> Vec<&Candidate> {
     }
     let mut racks: BTreeMap<Option<&str>, Vec<&Candidate>> = BTreeMap::new();
     for candidate in &sorted {
-        racks.entry(candidate.rack.as_deref()).or_default().push(candidate);
+        racks
+            .entry(candidate.rack.as_deref())
+            .or_default()
+            .push(candidate);
     }
     let rounds = racks.values().map(Vec::len).max().unwrap_or(0);
     (0..rounds)
-        .flat_map(|round| racks.values().filter_map(move |nodes| nodes.get(round).copied()))
+        .flat_map(|round| {
+            racks
+                .values()
+                .filter_map(move |nodes| nodes.get(round).copied())
+        })
         .collect()
 }
 
@@ -99,16 +113,28 @@ mod tests {
     fn candidates(racks: &[Option<&str>]) -> Vec<Candidate> {
         (1..)
             .zip(racks)
-            .map(|(id, rack)| Candidate { node: NodeId::new(id), rack: rack.map(str::to_owned) })
+            .map(|(id, rack)| Candidate {
+                node: NodeId::new(id),
+                rack: rack.map(str::to_owned),
+            })
             .collect()
     }
 
     fn wanted(partitions: usize, replication_factor: usize) -> Wanted {
-        Wanted { first_partition: 0, partitions, replication_factor, start: 0, shift: 0 }
+        Wanted {
+            first_partition: 0,
+            partitions,
+            replication_factor,
+            start: 0,
+            shift: 0,
+        }
     }
 
     fn ids(placed: &[Vec<NodeId>]) -> Vec<Vec<i32>> {
-        placed.iter().map(|nodes| nodes.iter().map(|node| node.get()).collect()).collect()
+        placed
+            .iter()
+            .map(|nodes| nodes.iter().map(|node| node.get()).collect())
+            .collect()
     }
 
     #[test]
@@ -116,17 +142,39 @@ mod tests {
         let placed = place(&candidates(&[None; 3]), wanted(6, 3)).expect("enough nodes");
         assert_eq!(
             ids(&placed),
-            [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2], [2, 1, 3], [3, 2, 1]]
+            [
+                [1, 2, 3],
+                [2, 3, 1],
+                [3, 1, 2],
+                [1, 3, 2],
+                [2, 1, 3],
+                [3, 2, 1]
+            ]
         );
     }
 
     #[test]
     fn the_start_is_random_and_added_partitions_go_on() {
-        let all = place(&candidates(&[None; 4]), Wanted { start: 2, shift: 1, ..wanted(6, 2) });
+        let all = place(
+            &candidates(&[None; 4]),
+            Wanted {
+                start: 2,
+                shift: 1,
+                ..wanted(6, 2)
+            },
+        );
         let all = all.expect("enough nodes");
         assert_eq!(all[0][0], NodeId::new(3));
-        let added = Wanted { first_partition: 1, start: 2, shift: 1, ..wanted(2, 2) };
-        assert_eq!(place(&candidates(&[None; 4]), added).expect("enough nodes"), all[1..3]);
+        let added = Wanted {
+            first_partition: 1,
+            start: 2,
+            shift: 1,
+            ..wanted(2, 2)
+        };
+        assert_eq!(
+            place(&candidates(&[None; 4]), added).expect("enough nodes"),
+            all[1..3]
+        );
     }
 
     #[test]
@@ -135,7 +183,11 @@ mod tests {
             for factor in 1..=nodes {
                 let placed = place(
                     &candidates(&vec![None; nodes]),
-                    Wanted { start: 5, shift: 3, ..wanted(nodes * 6, factor) },
+                    Wanted {
+                        start: 5,
+                        shift: 3,
+                        ..wanted(nodes * 6, factor)
+                    },
                 )
                 .expect("enough nodes");
                 let mut load = BTreeMap::new();
@@ -154,12 +206,26 @@ mod tests {
 
     #[test]
     fn racks_are_spread() {
-        let racks = [Some("a"), Some("a"), Some("a"), Some("b"), Some("b"), Some("c")];
+        let racks = [
+            Some("a"),
+            Some("a"),
+            Some("a"),
+            Some("b"),
+            Some("b"),
+            Some("c"),
+        ];
         let nodes = candidates(&racks);
         let rack_of = |id: &NodeId| racks[id.get() as usize - 1];
         for start in 0..6 {
             for shift in 0..6 {
-                let placed = place(&nodes, Wanted { start, shift, ..wanted(12, 3) });
+                let placed = place(
+                    &nodes,
+                    Wanted {
+                        start,
+                        shift,
+                        ..wanted(12, 3)
+                    },
+                );
                 for replicas in placed.expect("enough nodes") {
                     let distinct: BTreeSet<_> = replicas.iter().map(rack_of).collect();
                     assert_eq!(distinct.len(), 3, "{replicas:?}");

@@ -40,7 +40,10 @@ impl NodeRecord {
         NodeInfo {
             id: NodeId::new(self.id),
             uuid: Uuid::from_bytes(self.uuid),
-            kafka: HostPort { host: self.kafka_host.clone(), port: self.kafka_port },
+            kafka: HostPort {
+                host: self.kafka_host.clone(),
+                port: self.kafka_port,
+            },
             rpc: self.rpc,
             admin: self.admin,
             rack: self.rack.clone(),

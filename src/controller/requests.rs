@@ -22,7 +22,10 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal with Kafka's error for it.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Refusal { code: code.code(), message: message.into() }
+        Refusal {
+            code: code.code(),
+            message: message.into(),
+        }
     }
 }
 
@@ -160,6 +163,8 @@ pub struct NodeGrant {
     pub cluster_id: [u8; 16],
     /// Everyone, itself included.
     pub nodes: Vec<NodeRecord>,
+    /// The image's version that shows the node as it is now.
+    pub version: u64,
 }
 
 /// Something asked of the controller.

@@ -57,7 +57,13 @@ pub(super) enum Attempt {
 impl Service {
     /// Serves this node's own requests for ever.
     pub(super) async fn serve(self: Rc<Self>, mut inbox: ControllerInbox) {
-        while let Some(Job { id, request, deadline, answer }) = inbox.0.recv().await {
+        while let Some(Job {
+            id,
+            request,
+            deadline,
+            answer,
+        }) = inbox.0.recv().await
+        {
             let service = self.clone();
             self.env.spawn_local(async move {
                 let reply = service.carry(id, request, deadline).await;
@@ -106,9 +112,16 @@ impl Service {
         request: &Request,
         deadline: Instant,
     ) -> Attempt {
-        let call = Call::Execute { request: id, body: request.clone() };
-        let Ok(bytes) = encode_call(&call) else { return Attempt::TryAgain };
-        let patience = deadline.saturating_duration_since(self.env.now()).min(ATTEMPT_MAX);
+        let call = Call::Execute {
+            request: id,
+            body: request.clone(),
+        };
+        let Ok(bytes) = encode_call(&call) else {
+            return Attempt::TryAgain;
+        };
+        let patience = deadline
+            .saturating_duration_since(self.env.now())
+            .min(ATTEMPT_MAX);
         match self.raft.call(leader, bytes, patience).await {
             Ok(answer) => match decode_answer(&answer) {
                 Ok(Answer::Reply(reply)) => Attempt::Done(reply),
@@ -165,15 +178,28 @@ impl Service {
             }
             let mut random = || self.env.random_u64();
             let down = self.down.borrow();
-            judge(machine.state(), request, &mut Facts { down: &down, random: &mut random })
+            judge(
+                machine.state(),
+                request,
+                &mut Facts {
+                    down: &down,
+                    random: &mut random,
+                },
+            )
         };
         match verdict {
             // An old leader must not answer from what it does not know to be current.
             Verdict::Answer(_) if !view.lease_valid => Attempt::TryAgain,
             Verdict::Answer(reply) => Attempt::Done(reply),
             Verdict::Commit { changes, reply } => {
-                let Ok(encoded) = encode(&reply) else { return Attempt::TryAgain };
-                let command = Command { request: id, changes, reply: encoded.to_vec() };
+                let Ok(encoded) = encode(&reply) else {
+                    return Attempt::TryAgain;
+                };
+                let command = Command {
+                    request: id,
+                    changes,
+                    reply: encoded.to_vec(),
+                };
                 match encode(&command) {
                     Ok(bytes) => self.commit(bytes, view.term, reply).await,
                     Err(_) => Attempt::TryAgain,
@@ -201,7 +227,8 @@ impl Service {
     async fn commit(&self, bytes: Bytes, term: corduroy_record::Term, reply: Reply) -> Attempt {
         let (sender, finished) = oneshot::channel();
         let payload = ProposalPayload::Internal(bytes);
-        self.replica.propose(Proposal { payload, term }, Box::new(Finished(sender)));
+        self.replica
+            .propose(Proposal { payload, term }, Box::new(Finished(sender)));
         match finished.await {
             Ok(ProposalOutcome::Applied(_)) => Attempt::Done(reply),
             Ok(ProposalOutcome::NotAppended(reason)) => {

@@ -1,6 +1,6 @@
 //! The controller of one node: opened, tended, asked. Runs on shard 0.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -9,22 +9,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use corduroy_env::Env;
+use corduroy_protocol::ErrorCode;
 use corduroy_raft::{AddressBook, RaftShard, ReplicaSpec, Role};
 use corduroy_record::{GroupId, NodeId, ReplicaId};
 use corduroy_storage::{LogConfig, Store};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::timeout;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
 use super::calls::{Answer, Call, Presence, Stage, decode_call, encode_answer};
-use super::error::ControllerError;
+use super::error::{ControllerError, RequestError};
 use super::formation::{self, Addresses};
 use super::handle::ControllerInbox;
 use super::identity::{Identity, IdentityFile};
 use super::image::MetadataImage;
 use super::machine::{ControllerHooks, ControllerMachine};
-use super::members::{MemberStep, next_step};
+use super::members::next_voters;
 use super::requests::{NodeClaim, Reply, Request};
 use super::service::{Attempt, Service};
 use crate::config::NodeConfig;
@@ -38,6 +39,8 @@ const SEGMENTS_KEPT: usize = 2;
 const CALL_MAX: Duration = Duration::from_secs(10);
 /// How often the controller looks around although nothing has rung.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a new replica may take to catch up before the next newcomer has its turn.
+const CATCH_UP_MAX: Duration = Duration::from_secs(10);
 /// How long a seed may take to say where it is.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -72,6 +75,8 @@ struct Shared {
     book: AddressBook,
     seeds: Vec<SocketAddr>,
     claim: NodeClaim,
+    /// The image's version that shows this node as it is now, once the cluster has said it.
+    admitted: Cell<Option<u64>>,
 }
 
 /// The controller's replica of this node with its tasks. Clone = another handle.
@@ -82,15 +87,30 @@ impl Controller {
     /// Opens this node's replica of the controller and starts its tasks. Returns before there is
     /// a leader; [`Controller::joined`] waits for one.
     pub async fn start(parts: ControllerParts) -> Result<Controller, ControllerError> {
-        let ControllerParts { env, raft, store, book, mut identity, file, .. } = parts;
+        let ControllerParts {
+            env,
+            raft,
+            store,
+            book,
+            mut identity,
+            file,
+            ..
+        } = parts;
         for member in &identity.members {
             book.set(NodeId::new(member.id), member.rpc);
         }
         let log = open_log(&store, &mut identity, &file).await?;
         let started_before = log.state().last.is_some() || log.state().vote.is_some();
         let changed = Rc::new(Notify::new());
-        let machine = Rc::new(RefCell::new(ControllerMachine::new(parts.hooks, changed.clone())));
-        let spec = ReplicaSpec { group: GroupId::CONTROLLER, replica: log.replica(), log };
+        let machine = Rc::new(RefCell::new(ControllerMachine::new(
+            parts.hooks,
+            changed.clone(),
+        )));
+        let spec = ReplicaSpec {
+            group: GroupId::CONTROLLER,
+            replica: log.replica(),
+            log,
+        };
         let replica = raft.open(spec, machine.clone()).await?;
         if identity.initialize {
             if !started_before {
@@ -125,19 +145,30 @@ impl Controller {
             book,
             seeds: parts.config.seeds.clone(),
             claim,
+            admitted: Cell::new(None),
         }));
         env.spawn_local(service.serve(parts.inbox));
         env.spawn_local(controller.clone().tend_membership());
         env.spawn_local(controller.clone().tend_presence());
+        env.spawn_local(controller.clone().announce());
         Ok(controller)
     }
 
-    /// Waits until the cluster has formed and knows this node.
+    /// Waits until the controller's leader has confirmed this node and its addresses, and this
+    /// replica has applied everything up to there: from then on the image is not one of an
+    /// earlier life. Needs a majority; waits for it for ever.
     pub async fn joined(&self) {
+        let service = &self.0.service;
         loop {
-            let mut changed = std::pin::pin!(self.0.service.changed.notified());
+            let mut changed = std::pin::pin!(service.changed.notified());
             changed.as_mut().enable();
-            if self.image().nodes.contains_key(&self.0.service.node) {
+            let version = service.machine.borrow().state().image().version;
+            if self
+                .0
+                .admitted
+                .get()
+                .is_some_and(|admitted| version >= admitted)
+            {
                 return;
             }
             changed.await;
@@ -206,11 +237,18 @@ impl Controller {
     async fn execute(&self, id: [u8; 16], request: Request) -> Answer {
         let service = &self.0.service;
         if !self.is_leader() {
-            return Answer::NotLeader { leader: self.leader().map(NodeId::get) };
+            return Answer::NotLeader {
+                leader: self.leader().map(NodeId::get),
+            };
         }
-        match service.execute(id, request, service.env.now() + CALL_MAX).await {
+        match service
+            .execute(id, request, service.env.now() + CALL_MAX)
+            .await
+        {
             Attempt::Done(reply) => Answer::Reply(reply),
-            Attempt::NotLeader => Answer::NotLeader { leader: self.leader().map(NodeId::get) },
+            Attempt::NotLeader => Answer::NotLeader {
+                leader: self.leader().map(NodeId::get),
+            },
             Attempt::TryAgain => Answer::TryAgain,
         }
     }
@@ -223,18 +261,24 @@ impl Controller {
             (None, Some(founding)) => Stage::Founding(founding.clone()),
             (cluster_id, _) => Stage::Member { cluster_id },
         };
-        Presence { claim: self.0.claim.clone(), seeds: self.0.seeds.clone(), stage }
+        Presence {
+            claim: self.0.claim.clone(),
+            seeds: self.0.seeds.clone(),
+            stage,
+        }
     }
 
     /// As leader: forms the cluster once, and makes the group's members match the nodes.
     async fn tend_membership(self) {
         let service = &self.0.service;
+        let mut attempt = 0;
         loop {
             let mut changed = std::pin::pin!(service.changed.notified());
             changed.as_mut().enable();
             if service.replica.view().leader_ready {
                 self.form_once().await;
-                self.step_membership().await;
+                self.step_membership(attempt).await;
+                attempt += 1;
             }
             let _ = timeout(LOOK_INTERVAL, changed).await;
         }
@@ -245,7 +289,9 @@ impl Controller {
         if service.machine.borrow().state().cluster_id().is_some() {
             return;
         }
-        let Some(founding) = self.0.identity.borrow().founding.clone() else { return };
+        let Some(founding) = self.0.identity.borrow().founding.clone() else {
+            return;
+        };
         let cluster_id = service.env.random_uuid();
         let form = Request::Form {
             cluster_id: *cluster_id.as_bytes(),
@@ -259,41 +305,33 @@ impl Controller {
         }
     }
 
-    async fn step_membership(&self) {
+    async fn step_membership(&self, attempt: usize) {
         let service = &self.0.service;
         let nodes: BTreeMap<ReplicaId, NodeId> = {
             let machine = service.machine.borrow();
             let nodes = machine.state().nodes().values();
             nodes
-                .map(|node| (ReplicaId::new(node.controller_replica), NodeId::new(node.id)))
+                .map(|node| {
+                    (
+                        ReplicaId::new(node.controller_replica),
+                        NodeId::new(node.id),
+                    )
+                })
                 .collect()
         };
         if nodes.is_empty() {
             return;
         }
-        let members = service.replica.members();
         let down = service.down.borrow().clone();
-        let Some(step) = next_step(&members, &nodes, |node| down.contains(&node.get())) else {
+        let is_down = |node: NodeId| down.contains(&node.get());
+        let members = service.replica.members();
+        let Some(voters) = next_voters(&members, &nodes, is_down, attempt) else {
             return;
         };
-        let voters: BTreeSet<ReplicaId> =
-            members.iter().filter(|(_, _, votes)| *votes).map(|(id, _, _)| *id).collect();
-        let done = match step {
-            MemberStep::AddLearner(replica, node) => {
-                service.replica.add_learner(replica, node).await
-            }
-            MemberStep::Promote(replica) => {
-                let voters = voters.into_iter().chain([replica]).collect();
-                service.replica.change_voters(voters).await
-            }
-            MemberStep::Remove(replica) => {
-                let voters = voters.into_iter().filter(|id| *id != replica).collect();
-                service.replica.change_voters(voters).await
-            }
-        };
-        match done {
-            Ok(()) => info!(?step, "the controller's members changed"),
-            Err(error) => debug!(?step, %error, "the controller's members did not change yet"),
+        let ids: Vec<u64> = voters.iter().map(|(id, _)| id.get()).collect();
+        match service.replica.change_members(voters, CATCH_UP_MAX).await {
+            Ok(()) => info!(?ids, "the controller's voters changed"),
+            Err(error) => debug!(?ids, %error, "the controller's voters did not change yet"),
         }
     }
 
@@ -314,7 +352,6 @@ impl Controller {
             }
             known = image.nodes.keys().copied().collect();
             self.write_cluster_id(&image);
-            self.announce(&image).await;
             self.shorten_log().await;
             if service.replica.view().leader.is_none() {
                 self.look_for_peers(&image).await;
@@ -336,27 +373,31 @@ impl Controller {
         }
     }
 
-    /// Tells the cluster where this node is now, if it believes otherwise.
-    async fn announce(&self, image: &MetadataImage) {
+    /// Tells the cluster that this node is there, and where; ends when the cluster knows.
+    async fn announce(self) {
         let service = &self.0.service;
-        let claim = &self.0.claim;
-        let Some(known) = image.nodes.get(&service.node) else { return };
-        let same = known.kafka.host == claim.kafka_host
-            && known.kafka.port == claim.kafka_port
-            && known.rpc == claim.rpc
-            && known.admin == claim.admin
-            && known.rack == claim.rack;
-        if same || service.replica.view().leader.is_none() {
-            return;
-        }
-        let id = *service.env.random_uuid().as_bytes();
-        let request = Request::RegisterNode(claim.clone());
-        match service.carry(id, request, service.env.now() + CALL_MAX).await {
-            Ok(Reply::Node(_)) => info!("the cluster knows this node's new addresses"),
-            Ok(Reply::Refused(refusal)) => {
-                warn!(reason = refusal.message, "the cluster refuses this node's addresses");
+        loop {
+            let id = *service.env.random_uuid().as_bytes();
+            let request = Request::RegisterNode(self.0.claim.clone());
+            match service
+                .carry(id, request, service.env.now() + CALL_MAX)
+                .await
+            {
+                Ok(Reply::Node(grant)) => {
+                    self.0.admitted.set(Some(grant.version));
+                    service.changed.notify_waiters();
+                    return;
+                }
+                Ok(Reply::Refused(refusal)) => {
+                    if !ErrorCode::from_code(refusal.code).is_retriable() {
+                        error!(reason = refusal.message, "the cluster refuses this node");
+                    }
+                    service.env.sleep(LOOK_INTERVAL).await;
+                }
+                Ok(_) => service.env.sleep(LOOK_INTERVAL).await,
+                Err(RequestError::Stopping) => return,
+                Err(_) => info!("this node waits for a majority of the controller's replicas"),
             }
-            Ok(_) | Err(_) => debug!("the cluster does not know this node's addresses yet"),
         }
     }
 
@@ -365,12 +406,14 @@ impl Controller {
     async fn shorten_log(&self) {
         let replica = &self.0.service.replica;
         let boundaries = replica.log().segment_boundaries();
-        let Some(kept) = boundaries.len().checked_sub(SEGMENTS_KEPT + 1).filter(|cut| *cut > 0)
+        let Some(kept) = boundaries
+            .len()
+            .checked_sub(SEGMENTS_KEPT + 1)
+            .filter(|cut| *cut > 0)
         else {
             return;
         };
-        let (first, ..) = boundaries[kept];
-        if let Err(error) = replica.purge_to(first).await {
+        if let Err(error) = replica.purge_to(boundaries[kept].first_index).await {
             debug!(%error, "the controller's log is not cut yet");
         }
     }
@@ -379,19 +422,34 @@ impl Controller {
     async fn look_for_peers(&self, image: &MetadataImage) {
         let uuids: BTreeMap<[u8; 16], NodeId> = {
             let identity = self.0.identity.borrow();
-            let founders = identity.members.iter().map(|node| (node.uuid, NodeId::new(node.id)));
-            let nodes = image.nodes.values().map(|node| (*node.uuid.as_bytes(), node.id));
+            let founders = identity
+                .members
+                .iter()
+                .map(|node| (node.uuid, NodeId::new(node.id)));
+            let nodes = image
+                .nodes
+                .values()
+                .map(|node| (*node.uuid.as_bytes(), node.id));
             founders.chain(nodes).collect()
         };
         let env = &self.0.service.env;
-        let probes = self.0.seeds.iter().filter(|seed| **seed != self.0.claim.rpc).map(|seed| async {
-            let answer = formation::call(env, *seed, &Call::Probe, PROBE_TIMEOUT).await;
-            match answer {
-                Some(Answer::Presence(presence)) => Some((*seed, presence.claim.uuid)),
-                _ => None,
-            }
-        });
-        for (seed, uuid) in futures::future::join_all(probes).await.into_iter().flatten() {
+        let probes = self
+            .0
+            .seeds
+            .iter()
+            .filter(|seed| **seed != self.0.claim.rpc)
+            .map(|seed| async {
+                let answer = formation::call(env, *seed, &Call::Probe, PROBE_TIMEOUT).await;
+                match answer {
+                    Some(Answer::Presence(presence)) => Some((*seed, presence.claim.uuid)),
+                    _ => None,
+                }
+            });
+        for (seed, uuid) in futures::future::join_all(probes)
+            .await
+            .into_iter()
+            .flatten()
+        {
             match uuids.get(&uuid) {
                 Some(node) => self.0.book.set(*node, seed),
                 None => debug!(%seed, uuid = %Uuid::from_bytes(uuid), "a seed is not a member"),
@@ -401,9 +459,17 @@ impl Controller {
 }
 
 fn founders(identity: &Identity) -> Vec<(ReplicaId, NodeId)> {
-    let founders = identity.founding.iter().flat_map(|founding| &founding.nodes);
+    let founders = identity
+        .founding
+        .iter()
+        .flat_map(|founding| &founding.nodes);
     founders
-        .map(|node| (ReplicaId::new(node.controller_replica), NodeId::new(node.id)))
+        .map(|node| {
+            (
+                ReplicaId::new(node.controller_replica),
+                NodeId::new(node.id),
+            )
+        })
         .collect()
 }
 
@@ -428,7 +494,9 @@ async fn open_log(
             path: file.dir().to_owned(),
         });
     } else {
-        store.create_log(group, identity.controller_replica, config).await?
+        store
+            .create_log(group, identity.controller_replica, config)
+            .await?
     };
     if !identity.controller_created {
         identity.controller_created = true;

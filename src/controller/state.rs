@@ -90,7 +90,10 @@ impl ControllerState {
         for change in &command.changes {
             match self.fold(change) {
                 Ok(seen) => visible |= seen,
-                Err(why) => error!(?change, why, "the controller's log holds a fact that does not fit"),
+                Err(why) => error!(
+                    ?change,
+                    why, "the controller's log holds a fact that does not fit"
+                ),
             }
         }
         self.remember(command);
@@ -109,7 +112,12 @@ impl ControllerState {
     /// The answer that a request got, if it is recent.
     pub fn remembered(&self, request: &[u8; 16]) -> Option<&[u8]> {
         // Newest last, and a retry is recent.
-        self.tables.remembered.iter().rev().find(|(id, _)| id == request).map(|(_, reply)| &reply[..])
+        self.tables
+            .remembered
+            .iter()
+            .rev()
+            .find(|(id, _)| id == request)
+            .map(|(_, reply)| &reply[..])
     }
 
     /// The cluster's id, once it has formed.
@@ -159,7 +167,9 @@ impl ControllerState {
 
     /// The topic whose name differs from this one only in dots and underscores.
     pub fn collision(&self, name: &str) -> Option<&str> {
-        self.collision_keys.get(&collision_key(name)).map(String::as_str)
+        self.collision_keys
+            .get(&collision_key(name))
+            .map(String::as_str)
     }
 
     /// What was set for the whole cluster.
@@ -181,11 +191,17 @@ impl ControllerState {
     pub fn restore(bytes: &[u8]) -> Result<ControllerState, RestoreError> {
         let tables: Tables = decode(bytes)?;
         if tables.format != TABLES_FORMAT {
-            return Err(RestoreError::Format { found: tables.format });
+            return Err(RestoreError::Format {
+                found: tables.format,
+            });
         }
         let mut state = ControllerState {
             remembered_bytes: tables.remembered.iter().map(|(_, reply)| reply.len()).sum(),
-            topic_names: tables.topics.values().map(|t| (t.id, t.name.clone())).collect(),
+            topic_names: tables
+                .topics
+                .values()
+                .map(|t| (t.id, t.name.clone()))
+                .collect(),
             collision_keys: tables
                 .topics
                 .keys()
@@ -194,8 +210,16 @@ impl ControllerState {
             image: MetadataImage {
                 version: tables.version,
                 cluster_id: tables.cluster_id.map_or(Uuid::nil(), Uuid::from_bytes),
-                nodes: tables.nodes.values().map(|n| (NodeId::new(n.id), n.info())).collect(),
-                topics: tables.topics.values().map(|t| (t.name.clone(), t.info())).collect(),
+                nodes: tables
+                    .nodes
+                    .values()
+                    .map(|n| (NodeId::new(n.id), n.info()))
+                    .collect(),
+                topics: tables
+                    .topics
+                    .values()
+                    .map(|t| (t.name.clone(), t.info()))
+                    .collect(),
                 topic_names: tables
                     .topics
                     .values()
@@ -214,11 +238,15 @@ impl ControllerState {
 
     fn remember(&mut self, command: &Command) {
         self.remembered_bytes += command.reply.len();
-        self.tables.remembered.push_back((command.request, command.reply.clone()));
+        self.tables
+            .remembered
+            .push_back((command.request, command.reply.clone()));
         while self.tables.remembered.len() > REMEMBERED_MAX
             || (self.remembered_bytes > REMEMBERED_BYTES_MAX && self.tables.remembered.len() > 1)
         {
-            let Some((_, reply)) = self.tables.remembered.pop_front() else { break };
+            let Some((_, reply)) = self.tables.remembered.pop_front() else {
+                break;
+            };
             self.remembered_bytes -= reply.len();
         }
     }
@@ -253,7 +281,9 @@ impl ControllerState {
                 self.image.topic_names.remove(&TopicId::from_bytes(*topic));
             }
             Change::PartitionsAdded { topic, partitions } => {
-                self.topic_mut(topic)?.partitions.extend(partitions.iter().cloned());
+                self.topic_mut(topic)?
+                    .partitions
+                    .extend(partitions.iter().cloned());
                 self.take_replicas(partitions);
                 self.show(topic);
             }
@@ -294,9 +324,12 @@ impl ControllerState {
         }
         self.take_replicas(&topic.partitions);
         self.topic_names.insert(topic.id, topic.name.clone());
-        self.collision_keys.insert(collision_key(&topic.name), topic.name.clone());
+        self.collision_keys
+            .insert(collision_key(&topic.name), topic.name.clone());
         self.tables.topics.insert(topic.name.clone(), topic.clone());
-        self.image.topic_names.insert(TopicId::from_bytes(topic.id), topic.name.clone());
+        self.image
+            .topic_names
+            .insert(TopicId::from_bytes(topic.id), topic.name.clone());
         self.show(&topic.id);
         Ok(())
     }

@@ -17,7 +17,10 @@ pub fn check(name: &str) -> Result<(), String> {
             name.len()
         ));
     }
-    match name.chars().find(|c| !matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '-')) {
+    match name
+        .chars()
+        .find(|c| !matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '-'))
+    {
         Some(stranger) => Err(format!(
             "the topic name {name:?} contains {stranger:?}; letters, digits, '.', '_' and '-' are \
              allowed"

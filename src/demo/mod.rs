@@ -95,7 +95,7 @@ pub(crate) async fn run(context: &cli::Context, args: DemoArgs) -> CliResult<Exi
     if let Some(admin) = cluster.admin() {
         print(&format!("  admin    http://{admin}/health/cluster\n"))?;
     }
-    let traffic = Traffic::start(&env, &client, args.rate)?;
+    let traffic = Traffic::start(&env, &client, args.rate);
     let started = env.now();
     let mut demo = Demo { env, started, cluster, client, traffic };
     match args.duration {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::ledger::{Ledger, Place, RecordId};
 use super::sample::{self, CUSTOMERS, TOPIC};
-use crate::cli::{CliError, CliResult, client_error};
+use crate::cli::{CliError, CliResult};
 
 /// How often records that are due go out.
 const TICK: Duration = Duration::from_millis(5);
@@ -28,12 +28,8 @@ pub(super) struct Traffic {
 
 impl Traffic {
     /// Starts to produce `rate` records a second with acks=all.
-    pub(super) fn start(env: &Env, client: &Client, rate: u32) -> CliResult<Traffic> {
-        let producer = client
-            .producer()
-            .acks(Acks::All)
-            .build()
-            .map_err(|error| client_error(&error, "cannot make a producer"))?;
+    pub(super) fn start(env: &Env, client: &Client, rate: u32) -> Traffic {
+        let producer = client.producer().acks(Acks::All).build();
         let ledger = Rc::new(RefCell::new(Ledger::default()));
         let is_stopping = Rc::new(Cell::new(false));
         let sender = Sender {
@@ -45,7 +41,7 @@ impl Traffic {
             in_flight: JoinSet::new(),
         };
         let task = tokio::task::spawn_local(sender.run(rate));
-        Ok(Traffic { ledger, is_stopping, task })
+        Traffic { ledger, is_stopping, task }
     }
 
     /// What was sent and acknowledged so far.

@@ -5,10 +5,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use corduroy_client::{Client, From};
-use futures::StreamExt;
 
 use super::ledger::{Findings, Ledger, LongestGap, Place};
-use super::sample::{self, PARTITIONS, TOPIC};
+use super::sample::{self, TOPIC};
 use crate::cli::{CliResult, client_error, plural, show_duration};
 
 /// What the demo found out.
@@ -23,19 +22,14 @@ impl Verdict {
     /// Reads every partition from its start to its high watermark and holds it against the ledger.
     pub(super) async fn reach(client: &Client, ledger: &RefCell<Ledger>) -> CliResult<Verdict> {
         let mut records = Vec::new();
-        for partition in 0..PARTITIONS {
-            let mut reader = client
-                .read(TOPIC)
-                .partition(partition)
-                .from(From::Earliest)
-                .until_high_watermark();
-            while let Some(batch) = reader.next().await {
-                let batch = batch
-                    .map_err(|error| client_error(&error, "cannot read the demo's records back"))?;
-                for record in &batch {
-                    let id = sample::identify(record.key(), record.value());
-                    records.push((id, Place { partition, offset: record.offset() }));
-                }
+        let mut reader = client.read(TOPIC).from(From::Earliest).until_high_watermark();
+        while let Some(batch) = reader.next().await {
+            let batch = batch
+                .map_err(|error| client_error(&error, "cannot read the demo's records back"))?;
+            for record in &batch {
+                let id = sample::identify(record.key(), record.value());
+                let place = Place { partition: record.partition(), offset: record.offset() };
+                records.push((id, place));
             }
         }
         let ledger = ledger.borrow();

@@ -218,7 +218,7 @@ async fn create_missing(
     if missing.is_empty() {
         return BTreeMap::new();
     }
-    let new = missing.iter().map(|name| NewTopic::named(name)).collect();
+    let new = missing.iter().map(|name| NewTopic::with_defaults(name)).collect();
     let results = ctx.controller.create_topics(new, false, LEADERS_WAIT).await;
     let mut refused = BTreeMap::new();
     let mut groups = Vec::new();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corduroy_env::{Env, Listener, Stream};
-use corduroy_raft::{FailureDetector, Purpose, read_hello, serve_anonymous};
+use corduroy_raft::{Purpose, read_hello, serve_anonymous};
 use tracing::{debug, warn};
 
 use super::boot::CallAnswer;
@@ -48,20 +48,18 @@ pub struct PeerTargets {
 #[derive(Default)]
 struct PeerTargetsInner {
     handles: std::cell::RefCell<Vec<ShardHandle>>,
-    detector: std::cell::RefCell<Option<FailureDetector>>,
     answer: std::cell::RefCell<Option<CallAnswer>>,
 }
 
 impl PeerTargets {
-    /// Who answers calls from peers without an id.
+    /// Who answers calls while the node has no place yet.
     pub fn set_answer(&self, answer: CallAnswer) {
         *self.inner.answer.borrow_mut() = Some(answer);
     }
 
-    /// The shards and the failure detector, once the node has an id.
-    pub fn set_members(&self, handles: Vec<ShardHandle>, detector: FailureDetector) {
+    /// The shards, once the node has its place; they answer everything from then on.
+    pub fn set_shards(&self, handles: Vec<ShardHandle>) {
         *self.inner.handles.borrow_mut() = handles;
-        *self.inner.detector.borrow_mut() = Some(detector);
     }
 }
 
@@ -87,31 +85,25 @@ pub async fn accept_peers(env: Env, listener: Listener, targets: PeerTargets) {
 
 async fn take_peer(mut stream: Stream, targets: PeerTargets) -> Result<(), String> {
     let hello = read_hello(&mut stream).await.map_err(|error| error.to_string())?;
-    match hello.purpose {
-        Purpose::Anonymous => {
-            let answer = targets.inner.answer.borrow().clone();
-            let answer = answer.ok_or("this node is not ready to answer")?;
-            serve_anonymous(stream, hello, move |request| answer(request))
-                .await
-                .map_err(|error| error.to_string())
-        }
-        Purpose::Detector => {
-            let detector = targets.inner.detector.borrow().clone();
-            detector.ok_or("this node has no id yet")?.adopt(stream, hello);
-            Ok(())
-        }
-        Purpose::Peer => {
-            let handle = {
-                let handles = targets.inner.handles.borrow();
-                let count = handles.len().max(1);
-                handles.get(usize::from(hello.target_shard) % count).cloned()
-            };
-            let handle = handle.ok_or("this node has no id yet")?;
-            let stream = stream.into_std().map_err(|error| error.to_string())?;
-            handle
-                .send(ShardMessage::PeerStream(stream, hello))
-                .await
-                .map_err(|error| error.to_string())
-        }
+    let handle = {
+        let handles = targets.inner.handles.borrow();
+        let shard = match hello.purpose {
+            Purpose::Peer => usize::from(hello.target_shard) % handles.len().max(1),
+            Purpose::Detector | Purpose::Anonymous => 0,
+        };
+        handles.get(shard).cloned()
+    };
+    if let Some(handle) = handle {
+        let stream = stream.into_std().map_err(|error| error.to_string())?;
+        let message = ShardMessage::PeerStream(stream, hello);
+        return handle.send(message).await.map_err(|error| error.to_string());
     }
+    if hello.purpose != Purpose::Anonymous {
+        return Err("this node has no id yet".to_owned());
+    }
+    let answer = targets.inner.answer.borrow().clone();
+    let answer = answer.ok_or("this node is not ready to answer")?;
+    serve_anonymous(stream, hello, move |request| answer(request))
+        .await
+        .map_err(|error| error.to_string())
 }

@@ -77,7 +77,7 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
     let status = NodeStatusSource::new(env.now());
     let admin = start_admin(&env, &config, &status)?;
 
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let root = config.data_dir.clone();
     let report = corduroy_storage::recover(&disk, &root)?;
     info!(?report, "the disk is recovered");
@@ -123,7 +123,7 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
 
     let calls = CallSlot::default();
     let (shard, store) = build_shard(&common, 0, &calls)?;
-    let detector = start_detector(&common, &targets);
+    let detector = start_detector(&common);
     let controller = Controller::start(ControllerParts {
         env: env.clone(),
         identity,
@@ -138,11 +138,7 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
     })
     .await?;
     calls.set_controller(controller.clone());
-    let answering = controller.clone();
-    targets.set_answer(Rc::new(move |request| {
-        let controller = answering.clone();
-        Box::pin(async move { controller.on_call(NodeId::new(-1), request).await })
-    }));
+    targets.set_shards(handles.clone());
     env.spawn_local(watch_detector(
         env.clone(),
         detector,
@@ -241,13 +237,12 @@ fn build_shard(
     let store = Store::open(
         common.disk.clone(),
         StoreConfig {
-            root: common.root.clone(),
-            shard: usize::from(index),
             journal_file_bytes: config.journal_file_bytes,
             journal_files_max: config.journal_files_max,
             inline_bytes_max: config.inline_bytes_max,
             cache_bytes: config.cache_bytes,
             io: if env.is_simulated() { IoMode::Inline } else { IoMode::Threads },
+            ..StoreConfig::new(common.root.clone(), usize::from(index))
         },
         env.clone(),
     )?;
@@ -396,7 +391,7 @@ async fn start_other_shards(
     Ok(threads)
 }
 
-fn start_detector(common: &Common, targets: &PeerTargets) -> FailureDetector {
+fn start_detector(common: &Common) -> FailureDetector {
     let identity = RaftIdentity {
         node: common.node,
         incarnation: common.incarnation,
@@ -423,7 +418,6 @@ fn start_detector(common: &Common, targets: &PeerTargets) -> FailureDetector {
         }),
     );
     common.env.spawn_local(detector.clone().run());
-    targets.set_members(common.handles.clone(), detector.clone());
     detector
 }
 

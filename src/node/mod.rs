@@ -175,7 +175,7 @@ fn drain(handles: &[ShardHandle], stop_controller: oneshot::Sender<oneshot::Send
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() else {
         return;
     };
-    let drained = runtime.block_on(tokio::time::timeout(DRAIN_MAX, async {
+    let moves = async {
         let mut answers = Vec::new();
         for handle in handles {
             let (reply, answer) = oneshot::channel();
@@ -191,7 +191,8 @@ fn drain(handles: &[ShardHandle], stop_controller: oneshot::Sender<oneshot::Send
         if stop_controller.send(reply).is_ok() {
             let _ended = answer.await;
         }
-    }));
+    };
+    let drained = runtime.block_on(async { tokio::time::timeout(DRAIN_MAX, moves).await });
     if drained.is_err() {
         warn!("not every leadership moved away in {} s; stopping all the same", DRAIN_MAX.as_secs());
     }

@@ -181,11 +181,10 @@ fn fill_shards(status: &mut NodeStatus, shards: &[ShardStatus]) {
     let mut storage = StorageStatus::default();
     for shard in shards {
         add_kafka(&mut kafka, &shard.kafka);
-        raft.replicas += shard.raft.replicas;
-        raft.leaders += shard.raft.leaders;
-        raft.hibernating += shard.raft.hibernating;
-        raft.leadership_changes += shard.raft.leadership_changes;
-        raft.heartbeats += shard.raft.heartbeats;
+        raft.replicas += shard.raft.replicas as u64;
+        raft.leaders += shard.raft.leaders as u64;
+        raft.hibernating += shard.raft.asleep as u64;
+        raft.leadership_changes += shard.leadership_changes;
         let bounds: Vec<f64> =
             corduroy_storage::FLUSH_BUCKET_MICROS.iter().map(|m| *m as f64 / 1e6).collect();
         storage.flush_seconds.merge(&Histogram::from_buckets(

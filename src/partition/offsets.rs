@@ -111,8 +111,8 @@ impl Partition {
 
     pub(super) fn epoch_end_of(&self, asked: LeaderEpoch) -> EpochEnd {
         let log = self.replica.log();
-        let (epoch, offset) = log.epochs().end_offset_for(asked, log.state().next_offset);
-        EpochEnd { epoch, offset }
+        let (epoch, offset) = log.epochs().end_offset_for(asked.get(), log.state().next_offset);
+        EpochEnd { epoch: LeaderEpoch::new(epoch), offset: Offset::new(offset) }
     }
 }
 

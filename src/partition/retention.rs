@@ -71,11 +71,12 @@ impl Partition {
             .log()
             .segment_boundaries()
             .into_iter()
-            .map(|(first_index, first_offset, bytes, max_timestamp)| SegmentFacts {
-                first_index,
-                first_offset,
-                bytes,
-                max_timestamp,
+            .map(|segment| SegmentFacts {
+                first_index: segment.first_index,
+                first_offset: segment.first_offset,
+                bytes: segment.size_bytes,
+                // Without records, or with timestamps of the future, the segment's own age counts.
+                max_timestamp: segment.max_timestamp.max(segment.created_millis),
             })
             .collect();
         let Some((index, offset)) =

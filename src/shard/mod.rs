@@ -70,6 +70,7 @@ pub struct Shard {
     memory: MemoryBudget,
     routes: RefCell<Routes>,
     producer_ids: ProducerIds,
+    leadership_changes: Cell<u64>,
 }
 
 impl Shard {
@@ -87,6 +88,7 @@ impl Shard {
             memory: MemoryBudget::new(kafka::REQUEST_MEMORY_BYTES_MAX),
             routes: RefCell::default(),
             producer_ids: ProducerIds::default(),
+            leadership_changes: Cell::new(0),
         })
     }
 

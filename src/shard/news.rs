@@ -10,6 +10,7 @@ use corduroy_raft::Role;
 use corduroy_record::{GroupId, NodeId};
 use tracing::warn;
 
+use crate::kafka::Counters;
 use crate::leadership;
 use crate::metadata::{LeaderInfo, LeaderUpdate};
 use crate::node::SERVICE_NODE;
@@ -69,6 +70,9 @@ impl Shard {
                 in_sync: partition.in_sync(),
             };
             if told.get(group) != Some(&info) {
+                if told.get(group).is_none_or(|known| known.epoch != info.epoch) {
+                    Counters::add(&self.leadership_changes, 1);
+                }
                 told.insert(*group, info.clone());
                 gained.push(LeaderUpdate { group: *group, info });
             }
@@ -79,6 +83,7 @@ impl Shard {
                 .get(group)
                 .is_some_and(|p| p.replica().view().role == Role::Leader);
             if !leads {
+                Counters::add(&self.leadership_changes, 1);
                 lost.push(*group);
             }
             leads

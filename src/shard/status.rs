@@ -46,6 +46,8 @@ pub struct ShardStatus {
     pub kafka: CounterValues,
     /// What its replicas counted.
     pub raft: RaftMetrics,
+    /// Leaderships gained and lost here.
+    pub leadership_changes: u64,
     /// What its storage counted.
     pub storage: StoreMetrics,
     /// Why its disk takes nothing any more.
@@ -86,7 +88,7 @@ impl Shard {
                     group: partition.group(),
                     name: partition.name().clone(),
                     is_leader: view.role == Role::Leader,
-                    is_hibernating: view.hibernating,
+                    is_hibernating: partition.replica().is_asleep(),
                     is_damaged: state.damaged || state.no_vote,
                     watermarks: partition.watermarks(),
                     size_bytes: state.size_bytes,
@@ -102,6 +104,7 @@ impl Shard {
             partitions,
             kafka: self.counters().values(),
             raft: self.parts.raft.metrics(),
+            leadership_changes: self.leadership_changes.get(),
             storage: self.parts.store.metrics(),
             disk_failure: self.parts.store.failed(),
         }

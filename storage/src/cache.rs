@@ -34,10 +34,6 @@ impl EntryCache {
         self.entries.front().map(|cached| cached.entry.head.index)
     }
 
-    pub(crate) fn front(&self) -> Option<&Cached> {
-        self.entries.front()
-    }
-
     pub(crate) fn push(&mut self, cached: Cached) {
         debug_assert!(
             self.entries

@@ -3,7 +3,6 @@
 /// Writes fields at the end of a vector. Every number is little-endian.
 pub(crate) trait Encode {
     fn u8(&mut self, value: u8);
-    fn u16(&mut self, value: u16);
     fn u32(&mut self, value: u32);
     fn u64(&mut self, value: u64);
     fn i32(&mut self, value: i32);
@@ -14,9 +13,6 @@ pub(crate) trait Encode {
 impl Encode for Vec<u8> {
     fn u8(&mut self, value: u8) {
         self.push(value);
-    }
-    fn u16(&mut self, value: u16) {
-        self.extend_from_slice(&value.to_le_bytes());
     }
     fn u32(&mut self, value: u32) {
         self.extend_from_slice(&value.to_le_bytes());
@@ -72,10 +68,6 @@ impl<'a> Decode<'a> {
 
     pub(crate) fn u8(&mut self) -> Result<u8, Short> {
         self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(crate) fn u16(&mut self) -> Result<u16, Short> {
-        self.array().map(u16::from_le_bytes)
     }
 
     pub(crate) fn u32(&mut self) -> Result<u32, Short> {

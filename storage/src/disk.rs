@@ -67,14 +67,22 @@ pub trait DiskFile: Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
 }
 
-/// Creates a directory and makes it, and each directory above it down from `root`, durable.
+/// Creates a directory and makes it, and each directory above it up to and including `root`'s
+/// own name, durable.
 pub(crate) fn create_dir_durably(disk: &dyn Disk, root: &Path, dir: &Path) -> io::Result<()> {
     disk.create_dir_all(dir)?;
     let mut at = dir;
     loop {
         disk.flush_dir(at)?;
         if at == root {
-            return Ok(());
+            return match root.parent() {
+                // The directory above is not ours: it need not let us read it.
+                Some(above) if disk.exists(above) => match disk.flush_dir(above) {
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+                    flushed => flushed,
+                },
+                _ => Ok(()),
+            };
         }
         match at.parent() {
             Some(parent) if parent.starts_with(root) => at = parent,

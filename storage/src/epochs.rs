@@ -64,6 +64,8 @@ impl EpochTable {
     /// Notes an appended entry.
     pub(crate) fn note(&mut self, term: Term, index: LogIndex, offset: Offset) {
         if self.last().is_none_or(|last| last.term < term) {
+            // A row that the log's start was moved to, whose entries are all gone.
+            self.truncate(index);
             self.starts.push(EpochStart { term, first_index: index, first_offset: offset });
         }
     }

@@ -173,11 +173,6 @@ impl SparseIndex {
         let at = rows.partition_point(&before).checked_sub(1)?;
         Some(rows[at])
     }
-
-    /// Whether [`SparseIndex::floor`] can answer without the file.
-    pub(crate) fn decides(&self, before: impl Fn(&IndexRow) -> bool) -> bool {
-        self.is_loaded() || self.tail.first().is_some_and(before)
-    }
 }
 
 /// Adds rows to an index file from row number `first` on. Not durable.

@@ -33,7 +33,7 @@ mod reader;
 mod record;
 mod writer;
 
-pub(crate) use reader::{JournalDamage, JournalEnd, ShardJournal, read_shard};
+pub(crate) use reader::{JournalEnd, read_shard};
 pub(crate) use record::{
     ENTRY_REF_BYTES, EntryRef, RECORD_HEADER_BYTES, Record, RecordBody, RecordHeader, RecordKind,
 };

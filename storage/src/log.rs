@@ -30,8 +30,10 @@ use crate::segment::SEGMENT_HEADER_BYTES;
 use crate::store::{Effect, StoreInner};
 use crate::turn::Action;
 
-pub use append::AppendDone;
-pub(crate) use core::{Checkpoint, LogCore, LogShared};
+pub use append::{AppendDone, DoneCallback};
+pub(crate) use append::AppendEffect;
+pub(crate) use core::{Checkpoint, CheckpointDone, LogCore, LogShared, clamp};
+pub(crate) use saved::find_saved;
 
 /// A segment's place in the log, for retention and for the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +181,9 @@ impl Log {
     pub(crate) fn store(&self) -> Result<Rc<StoreInner>, StorageError> {
         if self.shared.removed.get() {
             return Err(StorageError::Removed { group: self.shared.group });
+        }
+        if self.shared.lost.get() {
+            return Err(StorageError::DiskFull);
         }
         let store = self.shared.store.upgrade().ok_or(StorageError::Closed)?;
         store.accepts()?;

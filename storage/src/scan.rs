@@ -251,7 +251,7 @@ pub(crate) fn verify(
     mut visit: impl FnMut(u32, &Entry),
 ) -> Result<u64, ScanError> {
     let mut count = 0;
-    walk(disk, span, WINDOW_BYTES_MAX, |frame| {
+    let _end = walk(disk, span, WINDOW_BYTES_MAX, |frame| {
         let entry = frame.entry()?;
         visit(frame.position, &entry);
         count += 1;
@@ -268,7 +268,7 @@ pub(crate) fn rebuild_index(
 ) -> Result<Vec<IndexRow>, ScanError> {
     let mut rows: Vec<IndexRow> = Vec::new();
     let mut max_timestamp_before = i64::MIN;
-    visit_heads(disk, span, |position, head, max_timestamp| {
+    let _end = visit_heads(disk, span, |position, head, max_timestamp| {
         let due = rows
             .last()
             .is_none_or(|last| position >= last.position.saturating_add(interval));

@@ -90,6 +90,18 @@ impl StateImage {
         self.last.map_or(self.start.index, |(_, index)| index.next())
     }
 
+    /// Empties the log, which then begins at `start`.
+    pub(crate) fn empty_at(&mut self, start: LogStart) {
+        self.start = start;
+        self.last = start.prev;
+        self.next_offset = start.offset;
+        self.committed = None;
+        self.damaged = false;
+        self.damaged_from = None;
+        self.epochs = EpochTable::default();
+        self.segments.clear();
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(256 + self.segments.len() * 64);
         bytes.bytes(MAGIC);

@@ -19,6 +19,7 @@ use crate::journal::{
     EntryRef, FreeFile, JournalWriter, PAGE_BYTES, RECORD_HEADER_BYTES, RecordBody, RecordHeader,
     RecordKind, page_up,
 };
+use crate::log::CheckpointDone;
 use crate::metrics::{TurnCounters, add};
 use crate::pool::Pool;
 use crate::reserve::Reserve;
@@ -80,7 +81,11 @@ pub(crate) enum Output {
     Durable(TurnReport),
     /// The journal is full: checkpoints are needed before the next turn.
     Stalled { oldest_last_turn: Option<u64> },
-    Checkpointed { group: GroupId, incarnation: u64, turn: u64, result: Result<(), StorageError> },
+    Checkpointed {
+        group: GroupId,
+        incarnation: u64,
+        result: Result<CheckpointDone, StorageError>,
+    },
     FreeBytes(u64),
     Failed(StorageError),
     Closed,

@@ -44,7 +44,11 @@ impl Settings {
     }
 
     fn obey(&mut self, name: &str, value: &str) -> Result<(), Error> {
-        let Settings { client, producer, reader } = self;
+        let Settings {
+            client,
+            producer,
+            reader,
+        } = self;
         match name {
             "bootstrap.servers" => client.bootstrap_servers = parse_servers(value)?,
             "client.id" => client.client_id = value.to_owned(),
@@ -141,7 +145,10 @@ fn parse<T: FromStr>(name: &str, value: &str) -> Result<T, Error> {
     value.parse().map_err(|_| {
         Error::config(format!(
             "cannot read {name}={value}: expected {}",
-            std::any::type_name::<T>().rsplit(':').next().unwrap_or("another value")
+            std::any::type_name::<T>()
+                .rsplit(':')
+                .next()
+                .unwrap_or("another value")
         ))
     })
 }
@@ -153,7 +160,11 @@ fn millis(name: &str, value: &str) -> Result<Duration, Error> {
 /// `host:port,host:port`; an IPv6 address stands in brackets.
 pub(crate) fn parse_servers(value: &str) -> Result<Vec<String>, Error> {
     let mut servers = Vec::new();
-    for server in value.split(',').map(str::trim).filter(|server| !server.is_empty()) {
+    for server in value
+        .split(',')
+        .map(str::trim)
+        .filter(|server| !server.is_empty())
+    {
         // Java's configuration accepts a listener prefix such as `PLAINTEXT://`.
         let server = server.rsplit("://").next().unwrap_or(server);
         let valid = server
@@ -179,7 +190,9 @@ fn parse_acks(value: &str) -> Result<Acks, Error> {
         "0" => Ok(Acks::None),
         "1" => Ok(Acks::Leader),
         "all" | "-1" => Ok(Acks::All),
-        _ => Err(Error::config(format!("cannot read acks={value}: expected 0, 1 or all"))),
+        _ => Err(Error::config(format!(
+            "cannot read acks={value}: expected 0, 1 or all"
+        ))),
     }
 }
 
@@ -209,8 +222,8 @@ fn parse_isolation(value: &str) -> Result<Isolation, Error> {
 fn parse_reset(value: &str) -> Result<OutOfRange, Error> {
     match value {
         "none" => Ok(OutOfRange::Fail),
-        "earliest" => Ok(OutOfRange::Start),
-        "latest" => Ok(OutOfRange::End),
+        "earliest" => Ok(OutOfRange::Earliest),
+        "latest" => Ok(OutOfRange::Latest),
         _ => Err(Error::config(format!(
             "cannot read auto.offset.reset={value}: expected earliest, latest or none"
         ))),
@@ -227,12 +240,16 @@ mod tests {
         let mut settings = Settings::default();
         for property in PROPERTIES {
             if property.support == Support::Obeyed && property.name != "bootstrap.servers" {
-                settings.apply(property.name, property.default).expect(property.name);
+                settings
+                    .apply(property.name, property.default)
+                    .expect(property.name);
             }
         }
         // Told explicitly, these two are remembered as such.
         assert_eq!(settings.producer.idempotence.take(), Some(true));
-        assert!(std::mem::take(&mut settings.producer.delivery_timeout_explicit));
+        assert!(std::mem::take(
+            &mut settings.producer.delivery_timeout_explicit
+        ));
         assert_eq!(settings, Settings::default());
     }
 
@@ -251,7 +268,10 @@ mod tests {
             ("check.crcs", "false"),
             ("auto.offset.reset", "earliest"),
         ];
-        for property in PROPERTIES.iter().filter(|row| row.support == Support::Obeyed) {
+        for property in PROPERTIES
+            .iter()
+            .filter(|row| row.support == Support::Obeyed)
+        {
             let mut settings = Settings::default();
             let value = values
                 .iter()
@@ -283,7 +303,10 @@ mod tests {
         for (name, value) in [
             ("security.protocol", "PLAINTEXT"),
             ("ssl.truststore.location", "/etc/trust.jks"),
-            ("key.serializer", "org.apache.kafka.common.serialization.StringSerializer"),
+            (
+                "key.serializer",
+                "org.apache.kafka.common.serialization.StringSerializer",
+            ),
             ("group.id", "billing"),
         ] {
             settings.apply(name, value).expect(name);
@@ -294,7 +317,10 @@ mod tests {
     #[test]
     fn lower_acks_give_up_idempotence_unless_it_was_asked_for() {
         let timeout = Duration::from_secs(30);
-        let mut producer = ProducerSettings { acks: Acks::Leader, ..Default::default() };
+        let mut producer = ProducerSettings {
+            acks: Acks::Leader,
+            ..Default::default()
+        };
         validate_producer(&mut producer, timeout).expect("valid");
         assert!(!producer.is_idempotent());
         producer.idempotence = Some(true);
@@ -305,8 +331,10 @@ mod tests {
 
     #[test]
     fn the_default_delivery_timeout_gives_way_and_an_explicit_one_does_not() {
-        let mut producer =
-            ProducerSettings { linger: Duration::from_secs(200), ..Default::default() };
+        let mut producer = ProducerSettings {
+            linger: Duration::from_secs(200),
+            ..Default::default()
+        };
         validate_producer(&mut producer, Duration::from_secs(30)).expect("valid");
         assert_eq!(producer.delivery_timeout, Duration::from_secs(230));
         producer.delivery_timeout = Duration::from_secs(1);

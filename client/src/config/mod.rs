@@ -9,8 +9,6 @@ mod table;
 
 pub(crate) use apply::{parse_servers, validate_producer};
 pub(crate) use properties::parse as parse_properties;
-pub(crate) use settings::{
-    ClientSettings, ProducerSettings, ReaderSettings, Settings, UNLIMITED_RETRIES,
-};
 pub use settings::{Acks, Isolation, OutOfRange};
+pub(crate) use settings::{ClientSettings, ProducerSettings, ReaderSettings, Settings};
 pub use table::{PROPERTIES, Property, Scope, Support};

@@ -108,8 +108,10 @@ mod tests {
             ("back", "a\\"),
             ("last", ""),
         ];
-        let expected: Vec<(String, String)> =
-            expected.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        let expected: Vec<(String, String)> = expected
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
         assert_eq!(parse(text).expect("valid"), expected);
     }
 

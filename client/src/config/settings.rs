@@ -5,7 +5,7 @@ use std::time::Duration;
 use corduroy_record::Compression;
 
 /// `retries` of 2147483647: the delivery timeout alone decides.
-pub(crate) const UNLIMITED_RETRIES: u32 = i32::MAX as u32;
+const UNLIMITED_RETRIES: u32 = i32::MAX as u32;
 
 /// When the cluster acknowledges a record (`acks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +56,10 @@ pub enum OutOfRange {
     /// default of a reader without a group, which asked for exactly this position.
     #[default]
     Fail,
-    /// Goes on at the first record that exists (`earliest`).
-    Start,
-    /// Goes on behind the last record (`latest`), skipping what lies between.
-    End,
+    /// Goes on at the first record that exists.
+    Earliest,
+    /// Goes on behind the last record, skipping what lies between.
+    Latest,
 }
 
 /// What every part of a client obeys.

@@ -44,11 +44,23 @@ const fn obeyed(
     default: &'static str,
     doc: &'static str,
 ) -> Property {
-    Property { name, default, scope, support: Support::Obeyed, doc }
+    Property {
+        name,
+        default,
+        scope,
+        support: Support::Obeyed,
+        doc,
+    }
 }
 
 const fn ignored(scope: Scope, name: &'static str, why: &'static str) -> Property {
-    Property { name, default: "", scope, support: Support::Ignored(why), doc: "" }
+    Property {
+        name,
+        default: "",
+        scope,
+        support: Support::Ignored(why),
+        doc: "",
+    }
 }
 
 const fn refused(
@@ -57,7 +69,13 @@ const fn refused(
     default: &'static str,
     why: &'static str,
 ) -> Property {
-    Property { name, default, scope, support: Support::Refused(why), doc: "" }
+    Property {
+        name,
+        default,
+        scope,
+        support: Support::Refused(why),
+        doc: "",
+    }
 }
 
 const JAVA: &str = "a class of the Java client; this client takes and gives bytes";
@@ -73,22 +91,72 @@ use Scope::{Client, Producer, Reader};
 
 /// Every name that this client knows, sorted by scope.
 pub const PROPERTIES: &[Property] = &[
-    obeyed(Client, "bootstrap.servers", "", "host:port list of brokers to ask first"),
-    obeyed(Client, "client.id", "", "name of this client in the brokers' logs and quotas"),
-    obeyed(Client, "request.timeout.ms", "30000", "longest wait for one answer"),
-    obeyed(Client, "default.api.timeout.ms", "60000", "longest wait for an admin call with retries"),
-    obeyed(Client, "retry.backoff.ms", "100", "first wait before a retry"),
-    obeyed(Client, "retry.backoff.max.ms", "1000", "longest wait before a retry"),
-    obeyed(Client, "reconnect.backoff.ms", "50", "first wait before connecting again"),
-    obeyed(Client, "reconnect.backoff.max.ms", "1000", "longest wait before connecting again"),
+    obeyed(
+        Client,
+        "bootstrap.servers",
+        "",
+        "host:port list of brokers to ask first",
+    ),
+    obeyed(
+        Client,
+        "client.id",
+        "",
+        "name of this client in the brokers' logs and quotas",
+    ),
+    obeyed(
+        Client,
+        "request.timeout.ms",
+        "30000",
+        "longest wait for one answer",
+    ),
+    obeyed(
+        Client,
+        "default.api.timeout.ms",
+        "60000",
+        "longest wait for an admin call with retries",
+    ),
+    obeyed(
+        Client,
+        "retry.backoff.ms",
+        "100",
+        "first wait before a retry",
+    ),
+    obeyed(
+        Client,
+        "retry.backoff.max.ms",
+        "1000",
+        "longest wait before a retry",
+    ),
+    obeyed(
+        Client,
+        "reconnect.backoff.ms",
+        "50",
+        "first wait before connecting again",
+    ),
+    obeyed(
+        Client,
+        "reconnect.backoff.max.ms",
+        "1000",
+        "longest wait before connecting again",
+    ),
     obeyed(
         Client,
         "socket.connection.setup.timeout.ms",
         "10000",
         "longest wait for a connection with its version handshake",
     ),
-    obeyed(Client, "connections.max.idle.ms", "540000", "an idle connection is closed after this"),
-    obeyed(Client, "metadata.max.age.ms", "300000", "metadata is refreshed after this at the latest"),
+    obeyed(
+        Client,
+        "connections.max.idle.ms",
+        "540000",
+        "an idle connection is closed after this",
+    ),
+    obeyed(
+        Client,
+        "metadata.max.age.ms",
+        "300000",
+        "metadata is refreshed after this at the latest",
+    ),
     obeyed(
         Client,
         "metadata.max.idle.ms",
@@ -101,10 +169,18 @@ pub const PROPERTIES: &[Property] = &[
         "true",
         "let the broker create an unknown topic that a producer writes to",
     ),
-    ignored(Client, "client.dns.lookup", "all addresses of a name are tried in turn"),
+    ignored(
+        Client,
+        "client.dns.lookup",
+        "all addresses of a name are tried in turn",
+    ),
     ignored(Client, "client.rack", "readers read from leaders"),
     ignored(Client, "metadata.recovery.strategy", BOOTSTRAP),
-    ignored(Client, "metadata.recovery.rebootstrap.trigger.ms", BOOTSTRAP),
+    ignored(
+        Client,
+        "metadata.recovery.rebootstrap.trigger.ms",
+        BOOTSTRAP,
+    ),
     ignored(
         Client,
         "socket.connection.setup.timeout.max.ms",
@@ -124,18 +200,48 @@ pub const PROPERTIES: &[Property] = &[
     refused(Client, "security.protocol", "PLAINTEXT", NO_TLS),
     refused(Client, "sasl.mechanism", "GSSAPI", NO_SASL),
     refused(Client, "sasl.jaas.config", "", NO_SASL),
-    obeyed(Producer, "acks", "all", "when a record counts as written: 0, 1 or all"),
+    obeyed(
+        Producer,
+        "acks",
+        "all",
+        "when a record counts as written: 0, 1 or all",
+    ),
     obeyed(
         Producer,
         "enable.idempotence",
         "true",
         "write every record once and in order, whatever is retried",
     ),
-    obeyed(Producer, "linger.ms", "5", "how long a batch waits for more records"),
-    obeyed(Producer, "batch.size", "16384", "bytes at which a batch is full"),
-    obeyed(Producer, "buffer.memory", "33554432", "bytes of records that may wait"),
-    obeyed(Producer, "max.block.ms", "60000", "longest wait for buffer space and metadata"),
-    obeyed(Producer, "max.request.size", "1048576", "largest request, hence largest record"),
+    obeyed(
+        Producer,
+        "linger.ms",
+        "5",
+        "how long a batch waits for more records",
+    ),
+    obeyed(
+        Producer,
+        "batch.size",
+        "16384",
+        "bytes at which a batch is full",
+    ),
+    obeyed(
+        Producer,
+        "buffer.memory",
+        "33554432",
+        "bytes of records that may wait",
+    ),
+    obeyed(
+        Producer,
+        "max.block.ms",
+        "60000",
+        "longest wait for buffer space and metadata",
+    ),
+    obeyed(
+        Producer,
+        "max.request.size",
+        "1048576",
+        "largest request, hence largest record",
+    ),
     obeyed(
         Producer,
         "max.in.flight.requests.per.connection",
@@ -148,14 +254,24 @@ pub const PROPERTIES: &[Property] = &[
         "120000",
         "longest time from queueing a record to its success or failure",
     ),
-    obeyed(Producer, "retries", "2147483647", "how often a batch is sent again"),
+    obeyed(
+        Producer,
+        "retries",
+        "2147483647",
+        "how often a batch is sent again",
+    ),
     obeyed(
         Producer,
         "compression.type",
         "none",
         "codec of batches: none, gzip, snappy, lz4 or zstd",
     ),
-    obeyed(Producer, "partitioner.ignore.keys", "false", "spread records with keys as well"),
+    obeyed(
+        Producer,
+        "partitioner.ignore.keys",
+        "false",
+        "spread records with keys as well",
+    ),
     obeyed(
         Producer,
         "partitioner.adaptive.partitioning.enable",
@@ -167,25 +283,76 @@ pub const PROPERTIES: &[Property] = &[
         "partitioner.availability.timeout.ms",
         "records without a key avoid partitions without a leader at once",
     ),
-    ignored(Producer, "compression.gzip.level", "each codec has one level"),
-    ignored(Producer, "compression.lz4.level", "each codec has one level"),
-    ignored(Producer, "compression.zstd.level", "each codec has one level"),
+    ignored(
+        Producer,
+        "compression.gzip.level",
+        "each codec has one level",
+    ),
+    ignored(
+        Producer,
+        "compression.lz4.level",
+        "each codec has one level",
+    ),
+    ignored(
+        Producer,
+        "compression.zstd.level",
+        "each codec has one level",
+    ),
     ignored(Producer, "key.serializer", JAVA),
     ignored(Producer, "value.serializer", JAVA),
-    ignored(Producer, "transaction.timeout.ms", "only transactional producers use it"),
-    refused(Producer, "partitioner.class", "", "only Kafka's default partitioner exists here"),
-    refused(Producer, "transactional.id", "", "this client has no transactions for now"),
-    obeyed(Reader, "fetch.min.bytes", "1", "bytes for which a fetch waits"),
-    obeyed(Reader, "fetch.max.bytes", "52428800", "largest answer to a fetch"),
-    obeyed(Reader, "max.partition.fetch.bytes", "1048576", "largest share of one partition in it"),
-    obeyed(Reader, "fetch.max.wait.ms", "500", "longest wait for fetch.min.bytes"),
+    ignored(
+        Producer,
+        "transaction.timeout.ms",
+        "only transactional producers use it",
+    ),
+    refused(
+        Producer,
+        "partitioner.class",
+        "",
+        "only Kafka's default partitioner exists here",
+    ),
+    refused(
+        Producer,
+        "transactional.id",
+        "",
+        "this client has no transactions for now",
+    ),
+    obeyed(
+        Reader,
+        "fetch.min.bytes",
+        "1",
+        "bytes for which a fetch waits",
+    ),
+    obeyed(
+        Reader,
+        "fetch.max.bytes",
+        "52428800",
+        "largest answer to a fetch",
+    ),
+    obeyed(
+        Reader,
+        "max.partition.fetch.bytes",
+        "1048576",
+        "largest share of one partition in it",
+    ),
+    obeyed(
+        Reader,
+        "fetch.max.wait.ms",
+        "500",
+        "longest wait for fetch.min.bytes",
+    ),
     obeyed(
         Reader,
         "isolation.level",
         "read_uncommitted",
         "whether records of open and aborted transactions are seen",
     ),
-    obeyed(Reader, "check.crcs", "true", "verify the checksum of each batch"),
+    obeyed(
+        Reader,
+        "check.crcs",
+        "true",
+        "verify the checksum of each batch",
+    ),
     obeyed(
         Reader,
         "auto.offset.reset",
@@ -206,7 +373,11 @@ pub const PROPERTIES: &[Property] = &[
     ignored(Reader, "heartbeat.interval.ms", GROUPS),
     ignored(Reader, "enable.auto.commit", GROUPS),
     ignored(Reader, "auto.commit.interval.ms", GROUPS),
-    ignored(Reader, "exclude.internal.topics", "a reader names its topic"),
+    ignored(
+        Reader,
+        "exclude.internal.topics",
+        "a reader names its topic",
+    ),
 ];
 
 /// The row of `name`.
@@ -259,7 +430,9 @@ mod tests {
     #[test]
     fn each_name_has_one_row() {
         for (i, property) in PROPERTIES.iter().enumerate() {
-            let others = PROPERTIES[i + 1..].iter().filter(|other| other.name == property.name);
+            let others = PROPERTIES[i + 1..]
+                .iter()
+                .filter(|other| other.name == property.name);
             assert_eq!(others.count(), 0, "{}", property.name);
         }
     }

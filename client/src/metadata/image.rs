@@ -151,16 +151,24 @@ impl ClusterImage {
 impl TopicImage {
     fn merged(name: &str, answer: &MetadataResponseTopic, old: Option<&TopicImage>) -> TopicImage {
         let error = (answer.error_code != 0).then(|| ErrorCode::from_code(answer.error_code));
-        let same = old.filter(|old| {
-            old.id == answer.topic_id || old.id.is_nil() || answer.topic_id.is_nil()
-        });
-        let count = answer.partitions.iter().map(|p| p.partition_index + 1).max().unwrap_or(0);
+        let same = old
+            .filter(|old| old.id == answer.topic_id || old.id.is_nil() || answer.topic_id.is_nil());
+        let count = answer
+            .partitions
+            .iter()
+            .map(|p| p.partition_index + 1)
+            .max()
+            .unwrap_or(0);
         let mut partitions = vec![PartitionImage::UNKNOWN; count.max(0) as usize];
         for partition in &answer.partitions {
             let Ok(index) = usize::try_from(partition.partition_index) else {
                 continue;
             };
-            let ids = |ids: &[_]| ids.iter().map(|id: &corduroy_protocol::messages::BrokerId| id.0).collect();
+            let ids = |ids: &[_]| {
+                ids.iter()
+                    .map(|id: &corduroy_protocol::messages::BrokerId| id.0)
+                    .collect()
+            };
             let mut fresh = PartitionImage {
                 leader: Some(partition.leader_id.0).filter(|id| *id >= 0),
                 epoch: partition.leader_epoch,
@@ -234,7 +242,11 @@ mod tests {
     }
 
     fn leaders(image: &ClusterImage) -> Vec<Option<(i32, i32)>> {
-        image.topics["t"].partitions.iter().map(PartitionImage::seen).collect()
+        image.topics["t"]
+            .partitions
+            .iter()
+            .map(PartitionImage::seen)
+            .collect()
     }
 
     #[test]
@@ -255,14 +267,30 @@ mod tests {
     fn a_leaderless_partition_has_no_leader_and_a_hint_gives_it_one() {
         let image = ClusterImage::default().merged(&answer(1, 0, &[(-1, 5)]));
         assert_eq!(leaders(&image), [None]);
-        let hinted = image.hinted("t", 0, LeaderHint { leader: 2, epoch: 6 }, None);
+        let hinted = image.hinted(
+            "t",
+            0,
+            LeaderHint {
+                leader: 2,
+                epoch: 6,
+            },
+            None,
+        );
         assert_eq!(leaders(&hinted.expect("news")), [Some((2, 6))]);
         for (leader, epoch) in [(2, 5), (-1, 9), (7, 9)] {
             let stale = image.hinted("t", 0, LeaderHint { leader, epoch }, None);
             assert!(stale.is_none(), "leader {leader} epoch {epoch}");
         }
         let endpoint = BrokerInfo::new(7, "far", 1, None);
-        let hinted = image.hinted("t", 0, LeaderHint { leader: 7, epoch: 9 }, endpoint);
+        let hinted = image.hinted(
+            "t",
+            0,
+            LeaderHint {
+                leader: 7,
+                epoch: 9,
+            },
+            endpoint,
+        );
         assert_eq!(hinted.expect("reachable now").brokers[&7].host, "far");
     }
 
@@ -273,6 +301,9 @@ mod tests {
         assert_eq!(leaders(&busy), [Some((1, 5))]);
         let gone = known.merged(&answer(0, ErrorCode::UnknownTopicOrPartition.code(), &[]));
         assert!(gone.topics["t"].partitions.is_empty());
-        assert_eq!(gone.topics["t"].error, Some(ErrorCode::UnknownTopicOrPartition));
+        assert_eq!(
+            gone.topics["t"].error,
+            Some(ErrorCode::UnknownTopicOrPartition)
+        );
     }
 }

@@ -204,12 +204,21 @@ impl Metadata {
             let wanted_before = topic.may_create;
             wanted.insert(
                 known.clone(),
-                Wanted { used_at: now, may_create: may_create || wanted_before },
+                Wanted {
+                    used_at: now,
+                    may_create: may_create || wanted_before,
+                },
             );
             return known;
         }
         let name: Arc<str> = name.into();
-        wanted.insert(name.clone(), Wanted { used_at: now, may_create });
+        wanted.insert(
+            name.clone(),
+            Wanted {
+                used_at: now,
+                may_create,
+            },
+        );
         name
     }
 
@@ -274,7 +283,10 @@ impl Metadata {
         }
         self.pool.close("the client is closed");
         let closed = Some(Error::closed("the client"));
-        self.rounds.send_replace(Round { covers: u64::MAX, error: closed });
+        self.rounds.send_replace(Round {
+            covers: u64::MAX,
+            error: closed,
+        });
     }
 
     /// Asks brokers until one answers, and takes the answer in.
@@ -326,7 +338,11 @@ impl Metadata {
         peers.extend(shuffled((0..seeds).map(Peer::Seed).collect()));
         peers.sort_by_key(|peer| {
             let is_seed = matches!(peer, Peer::Seed(_));
-            (suspects.contains(peer), is_seed, self.pool.live(peer).is_none())
+            (
+                suspects.contains(peer),
+                is_seed,
+                self.pool.live(peer).is_none(),
+            )
         });
         peers
     }

@@ -68,7 +68,11 @@ pub(crate) struct Failure {
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
-        let outcome = if failure.sent { Outcome::Unknown } else { Outcome::NotWritten };
+        let outcome = if failure.sent {
+            Outcome::Unknown
+        } else {
+            Outcome::NotWritten
+        };
         failure.error.with_outcome(outcome)
     }
 }
@@ -123,7 +127,13 @@ impl Connection {
             versions: Versions::default(),
             wire: wire.clone(),
         };
-        net.tasks.spawn(drive(stream, requests, wire, label, net.settings.connections_max_idle));
+        net.tasks.spawn(drive(
+            stream,
+            requests,
+            wire,
+            label,
+            net.settings.connections_max_idle,
+        ));
         connection.versions = connection.negotiate(net.settings.request_timeout).await?;
         Ok(connection)
     }
@@ -135,12 +145,17 @@ impl Connection {
             .with_client_software_name(StrBytes::from_static_str("corduroy-client"))
             .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
         for version in [3, 0] {
-            let request =
-                if version == 0 { ApiVersionsRequest::default() } else { request.clone() };
-            let (frame, correlation) =
-                self.encode(KEY, version, &Request::ApiVersions(request))?;
-            let answer =
-                self.submit(frame, correlation).wait(limit).await.map_err(Error::from)?;
+            let request = if version == 0 {
+                ApiVersionsRequest::default()
+            } else {
+                request.clone()
+            };
+            let (frame, correlation) = self.encode(KEY, version, &Request::ApiVersions(request))?;
+            let answer = self
+                .submit(frame, correlation)
+                .wait(limit)
+                .await
+                .map_err(Error::from)?;
             let Response::ApiVersions(response) = self.decode(KEY, version, answer)? else {
                 return Err(self.malformed("another API's answer"));
             };
@@ -154,7 +169,10 @@ impl Connection {
                 }
             }
         }
-        Err(Error::new(ErrorKind::Unsupported, "the broker does not answer ApiVersions"))
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "the broker does not answer ApiVersions",
+        ))
     }
 
     /// The broker, for messages.
@@ -177,7 +195,9 @@ impl Connection {
     /// # Errors
     /// Kind `Unsupported`.
     pub(crate) fn version<A: Api>(&self) -> Result<i16, Error> {
-        self.versions.pick::<A>().map_err(|error| error.with_broker(&self.label))
+        self.versions
+            .pick::<A>()
+            .map_err(|error| error.with_broker(&self.label))
     }
 
     /// One typed call: `build` makes the request for the version that was agreed on.
@@ -193,8 +213,10 @@ impl Connection {
         let version = self.version::<A>()?;
         let (frame, correlation) = self.encode(A::KEY, version, &build(version).into_request())?;
         let answering = self.submit(frame, correlation);
-        let answer =
-            answering.wait(limit).await.map_err(|failure| Error::from(failure).with_api(A::NAME))?;
+        let answer = answering
+            .wait(limit)
+            .await
+            .map_err(|failure| Error::from(failure).with_api(A::NAME))?;
         self.typed::<A>(version, answer)
     }
 
@@ -222,8 +244,11 @@ impl Connection {
             request,
         )
         .map_err(|error| {
-            Error::new(ErrorKind::InvalidRecord, format!("cannot encode a request: {error}"))
-                .with_broker(&self.label)
+            Error::new(
+                ErrorKind::InvalidRecord,
+                format!("cannot encode a request: {error}"),
+            )
+            .with_broker(&self.label)
         })?;
         Ok((vec![frame], Some(correlation)))
     }
@@ -242,7 +267,11 @@ impl Connection {
     /// answer: then the (empty) answer means that the frame was written to the socket.
     pub(crate) fn submit(&self, frame: Vec<Bytes>, correlation: Option<i32>) -> Answering {
         let (reply, answer) = oneshot::channel();
-        let outgoing = Outgoing { frame, correlation, reply };
+        let outgoing = Outgoing {
+            frame,
+            correlation,
+            reply,
+        };
         if let Err(mpsc::error::SendError(outgoing)) = self.outgoing.send(outgoing) {
             // The receiver may have gone meanwhile as well.
             let _ = outgoing.reply.send(Err(self.wire.failure(false)));
@@ -262,8 +291,11 @@ impl Connection {
     }
 
     fn malformed(&self, what: &str) -> Error {
-        let error = Error::new(ErrorKind::Malformed, format!("cannot read an answer: {what}"))
-            .with_broker(&self.label);
+        let error = Error::new(
+            ErrorKind::Malformed,
+            format!("cannot read an answer: {what}"),
+        )
+        .with_broker(&self.label);
         self.wire.end(error.clone());
         error
     }
@@ -295,9 +327,7 @@ impl Versions {
     }
 
     fn pick<A: Api>(&self) -> Result<i16, Error> {
-        let unsupported = |why: String| {
-            Error::new(ErrorKind::Unsupported, why).with_api(A::NAME)
-        };
+        let unsupported = |why: String| Error::new(ErrorKind::Unsupported, why).with_api(A::NAME);
         let Some((min, max)) = self.ranges.get(&(A::KEY as i16)).copied() else {
             return Err(unsupported("the broker does not offer this API".to_owned()));
         };
@@ -328,11 +358,12 @@ async fn drive(
     };
     wire.end(match ended {
         Ok(why) => Error::new(ErrorKind::Disconnected, why).with_broker(&label),
-        Err(error) => {
-            Error::new(ErrorKind::Disconnected, format!("the connection broke: {error}"))
-                .with_broker(&label)
-                .with_source(error)
-        }
+        Err(error) => Error::new(
+            ErrorKind::Disconnected,
+            format!("the connection broke: {error}"),
+        )
+        .with_broker(&label)
+        .with_source(error),
     });
     requests.close();
     let pending = std::mem::take(&mut *wire.pending.lock());
@@ -372,18 +403,29 @@ async fn send_requests(
             // Counted as sent from here on: a broken write may have carried any part of it.
             match request.correlation {
                 Some(correlation) => {
-                    let pending = Pending { correlation, reply: request.reply };
+                    let pending = Pending {
+                        correlation,
+                        reply: request.reply,
+                    };
                     wire.pending.lock().push_back(pending);
                 }
                 None => unanswered.push(request.reply),
             }
-            next = if taken < COALESCED_REQUESTS_MAX { requests.try_recv().ok() } else { None };
+            next = if taken < COALESCED_REQUESTS_MAX {
+                requests.try_recv().ok()
+            } else {
+                None
+            };
         }
         let written = frame::write(writer, &mut chunks).await;
         chunks.clear();
         let broke = written.is_err();
         for reply in unanswered.drain(..) {
-            let answer = if broke { Err(wire.failure(true)) } else { Ok(Bytes::new()) };
+            let answer = if broke {
+                Err(wire.failure(true))
+            } else {
+                Ok(Bytes::new())
+            };
             let _ = reply.send(answer);
         }
         written?;

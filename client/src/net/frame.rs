@@ -21,7 +21,11 @@ where
 {
     const LENGTH_BYTES: usize = 4;
     if !fill(reader, buffer, LENGTH_BYTES).await? {
-        return if buffer.is_empty() { Ok(None) } else { Err(cut()) };
+        return if buffer.is_empty() {
+            Ok(None)
+        } else {
+            Err(cut())
+        };
     }
     let length = i32::from_be_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]);
     let length = usize::try_from(length)
@@ -55,7 +59,10 @@ where
 }
 
 fn cut() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed within an answer")
+    io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the connection was closed within an answer",
+    )
 }
 
 /// Writes all chunks, in order, without joining them.
@@ -112,15 +119,25 @@ mod tests {
 
     #[test]
     fn hostile_lengths_and_cut_frames_are_refused() {
-        for bytes in [&b"HTTP/1.1 400"[..], &[255, 255, 255, 255, 0], &[0, 0, 0, 9, 1], &[0, 0]] {
+        for bytes in [
+            &b"HTTP/1.1 400"[..],
+            &[255, 255, 255, 255, 0],
+            &[0, 0, 0, 9, 1],
+            &[0, 0],
+        ] {
             let mut stream = bytes;
-            assert!(run(read(&mut stream, &mut BytesMut::new())).is_err(), "{bytes:?}");
+            assert!(
+                run(read(&mut stream, &mut BytesMut::new())).is_err(),
+                "{bytes:?}"
+            );
         }
     }
 
     #[test]
     fn chunks_are_written_in_order() {
-        let mut chunks: Vec<Bytes> = (0..200u8).map(|i| Bytes::from(vec![i; i as usize])).collect();
+        let mut chunks: Vec<Bytes> = (0..200u8)
+            .map(|i| Bytes::from(vec![i; i as usize]))
+            .collect();
         let expected: Vec<u8> = chunks.concat();
         let mut out = Vec::new();
         run(write(&mut out, &mut chunks)).expect("a vector takes all");

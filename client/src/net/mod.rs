@@ -27,11 +27,17 @@ pub(crate) struct Net {
 impl Net {
     /// How long to wait between tries of a call.
     pub(crate) fn retry_backoff(&self) -> Backoff {
-        Backoff { first: self.settings.retry_backoff, max: self.settings.retry_backoff_max }
+        Backoff {
+            first: self.settings.retry_backoff,
+            max: self.settings.retry_backoff_max,
+        }
     }
 
     fn reconnect_backoff(&self) -> Backoff {
-        Backoff { first: self.settings.reconnect_backoff, max: self.settings.reconnect_backoff_max }
+        Backoff {
+            first: self.settings.reconnect_backoff,
+            max: self.settings.reconnect_backoff_max,
+        }
     }
 
     /// Connects to `host:port` and agrees on versions, within the setup timeout.
@@ -46,9 +52,8 @@ impl Net {
         match connected.await {
             Ok(connected) => connected.map_err(|error| error.with_broker(label)),
             Err(_elapsed) => {
-                let message = format!(
-                    "no connection within {limit:?} (socket.connection.setup.timeout.ms)"
-                );
+                let message =
+                    format!("no connection within {limit:?} (socket.connection.setup.timeout.ms)");
                 Err(Error::new(ErrorKind::Disconnected, message).with_broker(label))
             }
         }
@@ -64,10 +69,8 @@ impl Net {
             }
         }
         Err(match last {
-            Some(error) => {
-                Error::new(ErrorKind::Disconnected, format!("cannot connect: {error}"))
-                    .with_source(error)
-            }
+            Some(error) => Error::new(ErrorKind::Disconnected, format!("cannot connect: {error}"))
+                .with_source(error),
             None => Error::new(ErrorKind::Disconnected, format!("{host} has no address")),
         })
     }
@@ -75,15 +78,23 @@ impl Net {
 
 /// The addresses of a host, IPv4 first: brokers on a developer's machine often listen there only.
 async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
     if let Ok(address) = bare.parse() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
     // Names exist outside of simulations only: those use addresses.
-    let found = tokio::net::lookup_host((bare, port)).await.map_err(|error| {
-        Error::new(ErrorKind::Disconnected, format!("cannot resolve {host}: {error}"))
+    let found = tokio::net::lookup_host((bare, port))
+        .await
+        .map_err(|error| {
+            Error::new(
+                ErrorKind::Disconnected,
+                format!("cannot resolve {host}: {error}"),
+            )
             .with_source(error)
-    })?;
+        })?;
     let mut addresses: Vec<SocketAddr> = found.collect();
     addresses.sort_by_key(SocketAddr::is_ipv6);
     Ok(addresses)

@@ -44,7 +44,10 @@ struct Attempts {
 impl End {
     fn live(&self) -> Option<Arc<Connection>> {
         let mut current = self.current.lock();
-        if current.as_ref().is_some_and(|connection| !connection.is_open()) {
+        if current
+            .as_ref()
+            .is_some_and(|connection| !connection.is_open())
+        {
             *current = None;
         }
         current.clone()
@@ -53,7 +56,10 @@ impl End {
 
 impl Pool {
     pub(crate) fn new(net: Arc<Net>) -> Pool {
-        Pool { net, ends: Lock::new(HashMap::new()) }
+        Pool {
+            net,
+            ends: Lock::new(HashMap::new()),
+        }
     }
 
     fn end(&self, peer: &Peer) -> Arc<End> {
@@ -90,7 +96,9 @@ impl Pool {
             let message = format!("broker {id} is not in the metadata");
             return Err(Error::new(ErrorKind::Disconnected, message));
         };
-        let BrokerInfo { host, port, label, .. } = &**broker;
+        let BrokerInfo {
+            host, port, label, ..
+        } = &**broker;
         let stale = |connection: &Connection| connection.label() != label;
         let end = self.end(&Peer::Node(id));
         if let Some(connection) = end.live().filter(|connection| stale(connection)) {
@@ -110,10 +118,13 @@ impl Pool {
         let parts = server.and_then(|server| server.rsplit_once(':'));
         let Some((host, port)) = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)))
         else {
-            return Err(Error::config(format!("no bootstrap server at place {place}")));
+            return Err(Error::config(format!(
+                "no bootstrap server at place {place}"
+            )));
         };
         let label: Arc<str> = format!("{host}:{port}").into();
-        self.connected(&self.end(&Peer::Seed(place)), &label, host, port).await
+        self.connected(&self.end(&Peer::Seed(place)), &label, host, port)
+            .await
     }
 
     async fn connected(
@@ -142,7 +153,10 @@ impl Pool {
             }
             Err(error) => {
                 attempts.failures += 1;
-                let wait = self.net.reconnect_backoff().wait(attempts.failures, &self.net.env);
+                let wait = self
+                    .net
+                    .reconnect_backoff()
+                    .wait(attempts.failures, &self.net.env);
                 attempts.not_before = Some(self.net.env.now() + wait);
                 Err(error)
             }

@@ -124,7 +124,11 @@ impl Accumulator {
         let Some(&place) = self.names.get(&*record.topic) else {
             return Ok(Offered::UnknownTopic);
         };
-        let TopicQueues { name, partitions, sticky } = &mut self.topics[place];
+        let TopicQueues {
+            name,
+            partitions,
+            sticky,
+        } = &mut self.topics[place];
         let count = partitions.len();
         let is_unknown = |partition: &usize| *partition >= count;
         let key = record.key.as_ref().filter(|_| !self.spread.ignore_keys);
@@ -134,9 +138,9 @@ impl Accumulator {
             (None, Some(key)) if count > 0 => (partition_of_key(key.as_ref(), count), false),
             (None, _) => {
                 let mut kept = sticky.current();
-                if let Some(full) = kept.filter(|kept| {
-                    partitions[*kept].would_overflow(&self.rules, offer.size_bytes)
-                }) {
+                if let Some(full) = kept
+                    .filter(|kept| partitions[*kept].would_overflow(&self.rules, offer.size_bytes))
+                {
                     partitions[full].hurry();
                     hurried = true;
                     kept = None;
@@ -183,14 +187,20 @@ impl Accumulator {
             },
         );
         if was_empty && !queue.is_empty() {
-            self.active.push(QueueKey { topic: place, partition });
+            self.active.push(QueueKey {
+                topic: place,
+                partition,
+            });
         }
         let (completion, index, wake) = appended?;
         if is_sticky {
             sticky.count(offer.size_bytes, self.rules.batch_bytes, queue.is_full());
         }
         let ticket = Ticket::new(completion, index, offer.timestamp);
-        Ok(Offered::Queued { ticket, wake: wake || hurried })
+        Ok(Offered::Queued {
+            ticket,
+            wake: wake || hurried,
+        })
     }
 
     /// The rules of all queues.
@@ -202,7 +212,8 @@ impl Accumulator {
     /// begins with another one each time so that none is always last.
     pub(crate) fn active(&mut self) -> Vec<QueueKey> {
         let topics = &self.topics;
-        self.active.retain(|key| !topics[key.topic].partitions[key.partition].is_empty());
+        self.active
+            .retain(|key| !topics[key.topic].partitions[key.partition].is_empty());
         if self.active.len() > 1 {
             self.active.rotate_left(1);
         }
@@ -252,18 +263,30 @@ mod tests {
             delivery_timeout: Duration::from_secs(120),
             retries: u32::MAX,
         };
-        let mut accumulator =
-            Accumulator::new(rules, Spread { ignore_keys: false, adaptive: true });
+        let mut accumulator = Accumulator::new(
+            rules,
+            Spread {
+                ignore_keys: false,
+                adaptive: true,
+            },
+        );
         accumulator.set_partitions(&"t".into(), partitions);
         accumulator
     }
 
     fn offer(accumulator: &mut Accumulator, record: &Record<'_>, random: u64) -> Offered {
         let size_bytes = record.size_bound();
-        let offer = Offer { record, size_bytes, timestamp: 1 };
-        #[expect(clippy::disallowed_methods, reason = "any instant will do")]
-        let now = || std::time::Instant::now().into();
-        accumulator.offer(&offer, now, |_| Choice { available: vec![true; 4], random }).expect("fits")
+        let offer = Offer {
+            record,
+            size_bytes,
+            timestamp: 1,
+        };
+        accumulator
+            .offer(&offer, Instant::now, |_| Choice {
+                available: vec![true; 4],
+                random,
+            })
+            .expect("fits")
     }
 
     fn partition(offered: Offered) -> i32 {
@@ -278,7 +301,10 @@ mod tests {
         let mut all = accumulator(4);
         let home = partition(offer(&mut all, &Record::to("t").key("a"), 0));
         for random in 0..8 {
-            assert_eq!(partition(offer(&mut all, &Record::to("t").key("a"), random)), home);
+            assert_eq!(
+                partition(offer(&mut all, &Record::to("t").key("a"), random)),
+                home
+            );
         }
         let named = Record::to("t").key("a").partition((home + 1) % 4);
         assert_eq!(partition(offer(&mut all, &named, 0)), (home + 1) % 4);
@@ -288,21 +314,29 @@ mod tests {
     fn records_without_a_key_fill_a_batch_before_they_move_on() {
         let mut all = accumulator(4);
         let record = Record::to("t").value(&[0; 60]);
-        let places: Vec<i32> =
-            (0..6).map(|random| partition(offer(&mut all, &record, random % 4))).collect();
+        let places: Vec<i32> = (0..6)
+            .map(|random| partition(offer(&mut all, &record, random % 4)))
+            .collect();
         // Batches of 200 bytes hold one record of this size bound, then two do not fit any more.
-        assert!(places.windows(2).any(|pair| pair[0] != pair[1]), "{places:?}");
+        assert!(
+            places.windows(2).any(|pair| pair[0] != pair[1]),
+            "{places:?}"
+        );
         let tiny = Record::to("t").value("x");
         let mut all = accumulator(4);
-        let places: Vec<i32> =
-            (0..3).map(|random| partition(offer(&mut all, &tiny, random))).collect();
+        let places: Vec<i32> = (0..3)
+            .map(|random| partition(offer(&mut all, &tiny, random)))
+            .collect();
         assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
     }
 
     #[test]
     fn what_is_not_known_is_said() {
         let mut all = accumulator(2);
-        assert!(matches!(offer(&mut all, &Record::to("u"), 0), Offered::UnknownTopic));
+        assert!(matches!(
+            offer(&mut all, &Record::to("u"), 0),
+            Offered::UnknownTopic
+        ));
         for wrong in [2, -1] {
             let record = Record::to("t").partition(wrong);
             assert!(matches!(
@@ -317,7 +351,7 @@ mod tests {
     fn the_sender_is_woken_by_the_first_record_and_by_a_full_batch() {
         let mut all = accumulator(1);
         let record = Record::to("t").value(&[0; 10]);
-        let wakes: Vec<bool> = (0..6)
+        let wakes: Vec<bool> = (0..10)
             .map(|_| match offer(&mut all, &record, 0) {
                 Offered::Queued { wake, .. } => wake,
                 _ => panic!("not queued"),

@@ -259,15 +259,25 @@ impl Shared {
     fn offer(&self, record: &Record<'_>, size_bytes: usize) -> Result<Offered, Error> {
         let env = &self.client.net.env;
         let timestamp = record.timestamp.unwrap_or_else(|| env.unix_millis());
-        let offer = Offer { record, size_bytes, timestamp };
+        let offer = Offer {
+            record,
+            size_bytes,
+            timestamp,
+        };
         let choice = |topic: &str| {
             let image = self.client.metadata.image();
             let partitions = image.topics.get(topic).map(|topic| &topic.partitions[..]);
             let has_leader = |partition: &crate::metadata::PartitionImage| {
-                partition.leader.is_some_and(|id| image.brokers.contains_key(&id))
+                partition
+                    .leader
+                    .is_some_and(|id| image.brokers.contains_key(&id))
             };
             Choice {
-                available: partitions.unwrap_or_default().iter().map(has_leader).collect(),
+                available: partitions
+                    .unwrap_or_default()
+                    .iter()
+                    .map(has_leader)
+                    .collect(),
                 random: env.random_u64(),
             }
         };
@@ -275,11 +285,16 @@ impl Shared {
         if self.is_closing() {
             return Err(Error::closed("the producer"));
         }
-        accumulator.offer(&offer, || env.now(), choice).map_err(|error| {
-            Error::new(ErrorKind::InvalidRecord, format!("cannot write the record: {error}"))
+        accumulator
+            .offer(&offer, || env.now(), choice)
+            .map_err(|error| {
+                Error::new(
+                    ErrorKind::InvalidRecord,
+                    format!("cannot write the record: {error}"),
+                )
                 .with_source(error)
                 .with_topic(&(&*record.topic).into())
-        })
+            })
     }
 
     /// Finds out about the record's topic, then queues the record.
@@ -296,9 +311,13 @@ impl Shared {
         };
         let mut refreshed = false;
         loop {
-            let topic =
-                metadata.topic(&record.topic, Asker::Producer, deadline).await.map_err(late)?;
-            self.accumulator.lock().set_partitions(&topic.name, topic.partitions.len());
+            let topic = metadata
+                .topic(&record.topic, Asker::Producer, deadline)
+                .await
+                .map_err(late)?;
+            self.accumulator
+                .lock()
+                .set_partitions(&topic.name, topic.partitions.len());
             match self.offer(record, size_bytes)? {
                 Offered::Queued { ticket, wake } => {
                     if wake {
@@ -319,8 +338,9 @@ impl Shared {
                 }
                 Offered::UnknownTopic => {
                     let message = "the topic has no partitions";
-                    return Err(Error::new(ErrorKind::UnknownTopic, message)
-                        .with_topic(&topic.name));
+                    return Err(
+                        Error::new(ErrorKind::UnknownTopic, message).with_topic(&topic.name)
+                    );
                 }
             }
         }
@@ -338,7 +358,11 @@ pub struct ProducerBuilder {
 
 impl ProducerBuilder {
     pub(crate) fn new(client: Arc<ClientShared>, settings: Settings) -> ProducerBuilder {
-        ProducerBuilder { client, settings, error: None }
+        ProducerBuilder {
+            client,
+            settings,
+            error: None,
+        }
     }
 
     fn edit(mut self, edit: impl FnOnce(&mut ProducerSettings)) -> ProducerBuilder {
@@ -421,7 +445,9 @@ impl ProducerBuilder {
             None => validate_producer(&mut self.settings.producer, request_timeout),
         };
         let shared = valid.map(|()| start(self.client, self.settings.producer));
-        Producer { handle: Arc::new(Handle { shared }) }
+        Producer {
+            handle: Arc::new(Handle { shared }),
+        }
     }
 }
 
@@ -440,7 +466,10 @@ fn start(client: Arc<ClientShared>, settings: ProducerSettings) -> Arc<Shared> {
         delivery_timeout: settings.delivery_timeout,
         retries: settings.retries,
     };
-    let spread = Spread { ignore_keys: settings.ignore_keys, adaptive: settings.adaptive };
+    let spread = Spread {
+        ignore_keys: settings.ignore_keys,
+        adaptive: settings.adaptive,
+    };
     let shared = Arc::new(Shared {
         accumulator: Lock::new(Accumulator::new(rules, spread)),
         space: Semaphore::new(settings.buffer_bytes.min(Semaphore::MAX_PERMITS)),
@@ -452,6 +481,10 @@ fn start(client: Arc<ClientShared>, settings: ProducerSettings) -> Arc<Shared> {
         settings,
         client,
     });
-    shared.client.net.tasks.spawn(Sender::new(shared.clone()).run());
+    shared
+        .client
+        .net
+        .tasks
+        .spawn(Sender::new(shared.clone()).run());
     shared
 }

@@ -79,7 +79,10 @@ mod tests {
     use super::*;
 
     fn load(queued: usize) -> Load {
-        Load { queued, available: true }
+        Load {
+            queued,
+            available: true,
+        }
     }
 
     #[test]
@@ -88,7 +91,10 @@ mod tests {
         let table: [(&[u8], u32); 4] = [
             (b"21", (-973_932_308_i32 as u32) & 0x7fff_ffff),
             (b"foobar", (-790_332_482_i32 as u32) & 0x7fff_ffff),
-            (b"a-little-bit-long-string", (-985_981_536_i32 as u32) & 0x7fff_ffff),
+            (
+                b"a-little-bit-long-string",
+                (-985_981_536_i32 as u32) & 0x7fff_ffff,
+            ),
             (b"abc", 479_470_107),
         ];
         for (key, hash) in table {
@@ -111,7 +117,11 @@ mod tests {
         assert_eq!(sticky.current(), None);
         assert_eq!(sticky.choose(&[load(0), load(0)], true, 0), 0);
         sticky.count(99, 100, true);
-        assert_eq!(sticky.current(), Some(0), "the count starts over with each choice");
+        assert_eq!(
+            sticky.current(),
+            Some(0),
+            "the count starts over with each choice"
+        );
     }
 
     #[test]
@@ -131,9 +141,15 @@ mod tests {
 
     #[test]
     fn partitions_without_a_leader_are_avoided_while_there_are_others() {
-        let dead = Load { queued: 0, available: false };
+        let dead = Load {
+            queued: 0,
+            available: false,
+        };
         for random in 0..5 {
-            assert_eq!(Sticky::default().choose(&[dead, load(9), dead], true, random), 1);
+            assert_eq!(
+                Sticky::default().choose(&[dead, load(9), dead], true, random),
+                1
+            );
             assert!(Sticky::default().choose(&[dead, dead], true, random) < 2);
         }
     }

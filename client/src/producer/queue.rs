@@ -61,7 +61,10 @@ struct Slot {
 enum SlotState {
     /// `expired`: its records have been given up, but the broker may still take them, so its place
     /// in the order stays occupied until the answer.
-    InFlight { led: bool, expired: bool },
+    InFlight {
+        led: bool,
+        expired: bool,
+    },
     Waiting(Batch),
 }
 
@@ -182,12 +185,19 @@ impl PartitionQueue {
         }
         if self.drafts.back().is_none_or(|last| last.closed) {
             let (completion, created_at) = new_batch();
-            let options =
-                BuilderOptions { compression: rules.compression, ..BuilderOptions::default() };
+            let options = BuilderOptions {
+                compression: rules.compression,
+                ..BuilderOptions::default()
+            };
             let mut builder = BatchBuilder::new(options);
             push(&mut builder)?;
-            let mut draft =
-                Draft { builder, completion, reserved_bytes: size_bytes, created_at, closed: false };
+            let mut draft = Draft {
+                builder,
+                completion,
+                reserved_bytes: size_bytes,
+                created_at,
+                closed: false,
+            };
             if draft.builder.size_estimate() >= rules.batch_bytes {
                 draft.close();
             }
@@ -196,7 +206,9 @@ impl PartitionQueue {
             return Ok((completion, 0, true));
         }
         let Some(last) = self.drafts.back_mut() else {
-            return Err(BatchError::Invalid { what: "no batch is open" });
+            return Err(BatchError::Invalid {
+                what: "no batch is open",
+            });
         };
         push(&mut last.builder)?;
         last.reserved_bytes += size_bytes;
@@ -252,7 +264,10 @@ impl PartitionQueue {
         if in_flight >= rules.window {
             return Err(Idle::Nothing);
         }
-        let waiting = self.sent.iter().position(|slot| matches!(slot.state, SlotState::Waiting(_)));
+        let waiting = self
+            .sent
+            .iter()
+            .position(|slot| matches!(slot.state, SlotState::Waiting(_)));
         if let Some(at) = waiting {
             return self.take_waiting(at, rules, identity, room);
         }
@@ -270,7 +285,10 @@ impl PartitionQueue {
             // Its order began anew with a new producer id: all waiting ones get their places now.
             self.adopt(identity)?;
             for slot in &mut self.sent {
-                let stamp = self.identity.map(|identity| Stamp { identity, sequence: self.next_sequence });
+                let stamp = self.identity.map(|identity| Stamp {
+                    identity,
+                    sequence: self.next_sequence,
+                });
                 slot.stamp = stamp;
                 if let Some(stamp) = stamp {
                     self.next_sequence = stamp.after(slot.range.len() as u32).sequence;
@@ -278,12 +296,19 @@ impl PartitionQueue {
             }
         }
         let slot = &mut self.sent[at];
-        let in_flight = SlotState::InFlight { led: at == 0, expired: false };
+        let in_flight = SlotState::InFlight {
+            led: at == 0,
+            expired: false,
+        };
         match std::mem::replace(&mut slot.state, in_flight) {
             SlotState::Waiting(batch) if room.admits(batch.size_bytes()) => {
                 slot.attempts += 1;
                 let content = Content::Sealed(batch);
-                Ok(Parcel { order: slot.order, content, stamp: slot.stamp })
+                Ok(Parcel {
+                    order: slot.order,
+                    content,
+                    stamp: slot.stamp,
+                })
             }
             state => {
                 slot.state = state;
@@ -320,7 +345,10 @@ impl PartitionQueue {
         let records = draft.builder.record_count() as u32;
         let stamp = match self.identity.filter(|_| rules.idempotent) {
             Some(identity) => {
-                let stamp = Stamp { identity, sequence: self.next_sequence };
+                let stamp = Stamp {
+                    identity,
+                    sequence: self.next_sequence,
+                };
                 self.next_sequence = stamp.after(records).sequence;
                 Some(stamp)
             }
@@ -339,9 +367,16 @@ impl PartitionQueue {
             attempts: 1,
             maybe_written: false,
             last_error: None,
-            state: SlotState::InFlight { led, expired: false },
+            state: SlotState::InFlight {
+                led,
+                expired: false,
+            },
         });
-        Ok(Parcel { order, content: Content::Gathered(draft.builder), stamp })
+        Ok(Parcel {
+            order,
+            content: Content::Gathered(draft.builder),
+            stamp,
+        })
     }
 
     /// Takes the producer's identity where this partition has none of its own yet.
@@ -354,7 +389,10 @@ impl PartitionQueue {
     }
 
     fn in_flight(&self) -> usize {
-        self.sent.iter().filter(|slot| matches!(slot.state, SlotState::InFlight { .. })).count()
+        self.sent
+            .iter()
+            .filter(|slot| matches!(slot.state, SlotState::InFlight { .. }))
+            .count()
     }
 
     /// A new order for all that waits, now that nothing is in flight.
@@ -370,7 +408,10 @@ impl PartitionQueue {
         for slot in std::mem::take(&mut self.sent) {
             if slot.maybe_written {
                 let error = slot.last_error.clone().unwrap_or_else(|| {
-                    Error::new(ErrorKind::Disconnected, "the order of the partition was lost")
+                    Error::new(
+                        ErrorKind::Disconnected,
+                        "the order of the partition was lost",
+                    )
                 });
                 settled.push(slot.fail(error, Outcome::Unknown));
             } else {
@@ -379,7 +420,10 @@ impl PartitionQueue {
         }
         for slot in &mut self.sent {
             slot.stamp = self.identity.map(|identity| {
-                let stamp = Stamp { identity, sequence: self.next_sequence };
+                let stamp = Stamp {
+                    identity,
+                    sequence: self.next_sequence,
+                };
                 self.next_sequence = stamp.after(slot.range.len() as u32).sequence;
                 stamp
             });
@@ -417,12 +461,25 @@ impl PartitionQueue {
             may_retry: !expired && in_time && slot.attempts <= rules.retries,
         };
         match judge(facts, answer) {
-            Verdict::Written { base_offset, log_append_time } => {
+            Verdict::Written {
+                base_offset,
+                log_append_time,
+            } => {
                 self.failures = 0;
-                self.settle(at, Resolution::Written { base_offset, log_append_time }, settled);
+                self.settle(
+                    at,
+                    Resolution::Written {
+                        base_offset,
+                        log_append_time,
+                    },
+                    settled,
+                );
                 Pause::No
             }
-            Verdict::Again { maybe_written, pause } => {
+            Verdict::Again {
+                maybe_written,
+                pause,
+            } => {
                 slot.maybe_written = maybe_written;
                 slot.state = SlotState::Waiting(batch);
                 pause
@@ -443,12 +500,20 @@ impl PartitionQueue {
                     Pause::No
                 }
             },
-            Verdict::Fail { error, outcome, reorder } => {
+            Verdict::Fail {
+                error,
+                outcome,
+                reorder,
+            } => {
                 if reorder.is_some() {
                     self.reorder = reorder;
                 }
                 let late = expired || !in_time;
-                let error = if late { self.timeout_error(at, rules, Some(&error)) } else { error };
+                let error = if late {
+                    self.timeout_error(at, rules, Some(&error))
+                } else {
+                    error
+                };
                 self.give_up(at, error, outcome, settled);
                 Pause::No
             }
@@ -459,9 +524,9 @@ impl PartitionQueue {
     pub(crate) fn needs_new_identity(&self) -> bool {
         match self.reorder {
             Some(Renewal::NewId) => true,
-            Some(Renewal::NextEpoch) => {
-                self.identity.is_some_and(|identity| identity.bumped().is_none())
-            }
+            Some(Renewal::NextEpoch) => self
+                .identity
+                .is_some_and(|identity| identity.bumped().is_none()),
             None => false,
         }
     }
@@ -482,13 +547,7 @@ impl PartitionQueue {
         }
     }
 
-    fn give_up(
-        &mut self,
-        at: usize,
-        error: Error,
-        outcome: Outcome,
-        settled: &mut Vec<Settled>,
-    ) {
+    fn give_up(&mut self, at: usize, error: Error, outcome: Outcome, settled: &mut Vec<Settled>) {
         let Some(slot) = self.sent.remove(at) else {
             return;
         };
@@ -529,8 +588,20 @@ impl PartitionQueue {
         // The halves share the place of the whole: what comes after them keeps its own.
         let order = self.next_order;
         self.next_order += 2;
-        let right = half(order + 1, middle..slot.range.end, second_stamp, second_bytes, second);
-        let left = half(order, slot.range.start..middle, slot.stamp, half_bytes, first);
+        let right = half(
+            order + 1,
+            middle..slot.range.end,
+            second_stamp,
+            second_bytes,
+            second,
+        );
+        let left = half(
+            order,
+            slot.range.start..middle,
+            slot.stamp,
+            half_bytes,
+            first,
+        );
         self.sent.insert(at, right);
         self.sent.insert(at, left);
     }
@@ -538,14 +609,21 @@ impl PartitionQueue {
     /// Gives up what is older than the delivery timeout.
     pub(crate) fn expire(&mut self, rules: &Rules, now: Instant, settled: &mut Vec<Settled>) {
         let is_late = |created_at: Instant| now >= created_at + rules.delivery_timeout;
-        while self.drafts.front().is_some_and(|draft| is_late(draft.created_at)) {
+        while self
+            .drafts
+            .front()
+            .is_some_and(|draft| is_late(draft.created_at))
+        {
             let Some(mut draft) = self.drafts.pop_front() else {
                 break;
             };
             draft.close();
             let error = Error::new(
                 ErrorKind::DeliveryTimeout,
-                format!("not sent within {:?} (delivery.timeout.ms)", rules.delivery_timeout),
+                format!(
+                    "not sent within {:?} (delivery.timeout.ms)",
+                    rules.delivery_timeout
+                ),
             );
             settled.push(draft.fail(error));
         }
@@ -558,8 +636,11 @@ impl PartitionQueue {
             let slot = &mut self.sent[at];
             match slot.state {
                 SlotState::Waiting(_) => {
-                    let outcome =
-                        if slot.maybe_written { Outcome::Unknown } else { Outcome::NotWritten };
+                    let outcome = if slot.maybe_written {
+                        Outcome::Unknown
+                    } else {
+                        Outcome::NotWritten
+                    };
                     self.give_up(at, error, outcome, settled);
                 }
                 SlotState::InFlight { led, expired } => {
@@ -598,11 +679,14 @@ impl PartitionQueue {
             draft.close();
             settled.push(draft.fail(error.clone()));
         }
-        let waiting =
-            |slot: &Slot| matches!(slot.state, SlotState::Waiting(_));
+        let waiting = |slot: &Slot| matches!(slot.state, SlotState::Waiting(_));
         while let Some(at) = self.sent.iter().position(waiting) {
             let maybe = self.sent[at].maybe_written;
-            let outcome = if maybe { Outcome::Unknown } else { Outcome::NotWritten };
+            let outcome = if maybe {
+                Outcome::Unknown
+            } else {
+                Outcome::NotWritten
+            };
             self.give_up(at, error.clone(), outcome, settled);
         }
     }
@@ -623,7 +707,10 @@ impl PartitionQueue {
             .filter(|draft| !draft.closed && self.drafts.len() == 1)
             .map(|draft| draft.created_at + rules.linger);
         let resumes = self.paused.as_ref().map(|paused| paused.until);
-        [oldest_sent, oldest_draft, lingers, resumes].into_iter().flatten().min()
+        [oldest_sent, oldest_draft, lingers, resumes]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -695,7 +782,12 @@ const OWN_BATCH_BYTES_MAX: usize = 1 << 30;
 fn halves(batch: &Batch) -> Option<[Batch; 2]> {
     let count = batch.header().record_count;
     let compression = batch.header().attributes.compression().ok()?;
-    let new = || BatchBuilder::new(BuilderOptions { compression, ..BuilderOptions::default() });
+    let new = || {
+        BatchBuilder::new(BuilderOptions {
+            compression,
+            ..BuilderOptions::default()
+        })
+    };
     let mut builders = [new(), new()];
     for (index, record) in batch.records(OWN_BATCH_BYTES_MAX).ok()?.enumerate() {
         let record = record.ok()?;

@@ -155,6 +155,10 @@ impl<'a> Record<'a> {
         OVERHEAD_BYTES_MAX
             + length(&self.key)
             + length(&self.value)
-            + self.headers.iter().map(|(name, value)| 10 + name.len() + length(value)).sum::<usize>()
+            + self
+                .headers
+                .iter()
+                .map(|(name, value)| 10 + name.len() + length(value))
+                .sum::<usize>()
     }
 }

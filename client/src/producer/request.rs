@@ -27,7 +27,11 @@ pub(crate) struct Addressed<'a> {
 /// Encodes a whole frame, its length included, for versions 3 to 12. Batches of one topic stand
 /// next to each other in `batches`, each partition at most once.
 pub(crate) fn encode(head: &Head<'_>, batches: &[Addressed<'_>]) -> Vec<Bytes> {
-    let mut frame = Frame { flexible: head.version >= FLEXIBLE_FROM, done: Vec::new(), open: BytesMut::with_capacity(256) };
+    let mut frame = Frame {
+        flexible: head.version >= FLEXIBLE_FROM,
+        done: Vec::new(),
+        open: BytesMut::with_capacity(256),
+    };
     frame.open.put_i32(0);
     frame.open.put_i16(API_KEY);
     frame.open.put_i16(head.version);
@@ -170,13 +174,31 @@ mod tests {
     fn every_version_is_read_back_as_it_was_meant() {
         let (small, large) = (batch(b"v"), batch(&[7; 40_000]));
         let batches = [
-            Addressed { topic: "orders", partition: 0, batch: &small },
-            Addressed { topic: "orders", partition: 300, batch: &large },
-            Addressed { topic: "payments", partition: 1, batch: &small },
+            Addressed {
+                topic: "orders",
+                partition: 0,
+                batch: &small,
+            },
+            Addressed {
+                topic: "orders",
+                partition: 300,
+                batch: &large,
+            },
+            Addressed {
+                topic: "payments",
+                partition: 1,
+                batch: &small,
+            },
         ];
         for version in 3..=12 {
             for client_id in [None, Some("me")] {
-                let head = Head { version, correlation: 77, client_id, acks: -1, timeout_ms: 30_000 };
+                let head = Head {
+                    version,
+                    correlation: 77,
+                    client_id,
+                    acks: -1,
+                    timeout_ms: 30_000,
+                };
                 let frame = Bytes::from(encode(&head, &batches).concat());
                 assert_eq!(frame[..4], (frame.len() as i32 - 4).to_be_bytes());
                 let (header, request) = decode_request(frame.slice(4..)).expect("valid");
@@ -190,7 +212,12 @@ mod tests {
                 let found: Vec<(String, i32, Bytes)> = request
                     .topic_data
                     .iter()
-                    .flat_map(|topic| topic.partition_data.iter().map(|p| (topic.name.to_string(), p)))
+                    .flat_map(|topic| {
+                        topic
+                            .partition_data
+                            .iter()
+                            .map(|p| (topic.name.to_string(), p))
+                    })
                     .map(|(name, p)| (name, p.index, p.records.clone().expect("a batch")))
                     .collect();
                 let expected: Vec<(String, i32, Bytes)> = batches

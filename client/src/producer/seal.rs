@@ -1,9 +1,7 @@
 //! From gathered records to the batch that is sent: who sends it, and at which place in order.
 
 use bytes::{Bytes, BytesMut};
-use corduroy_record::{
-    BATCH_HEAD_BYTES, Batch, ProducerEpoch, ProducerId, crc32c, sequence_after,
-};
+use corduroy_record::{BATCH_HEAD_BYTES, Batch, ProducerEpoch, ProducerId, crc32c, sequence_after};
 
 /// Under which name a producer writes to a partition (KIP-98).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +16,10 @@ const EPOCH_MAX: i16 = i16::MAX - 1;
 impl Identity {
     /// The same id in its next epoch; `None` if the id is used up.
     pub(crate) fn bumped(self) -> Option<Identity> {
-        (self.epoch.get() < EPOCH_MAX)
-            .then(|| Identity { id: self.id, epoch: ProducerEpoch::new(self.epoch.get() + 1) })
+        (self.epoch.get() < EPOCH_MAX).then(|| Identity {
+            id: self.id,
+            epoch: ProducerEpoch::new(self.epoch.get() + 1),
+        })
     }
 }
 
@@ -34,7 +34,10 @@ impl Stamp {
     /// The place `records` further on.
     pub(crate) fn after(self, records: u32) -> Stamp {
         // A batch is far smaller than 2^31 records: its bytes are counted in 30 bits.
-        Stamp { sequence: sequence_after(self.sequence, records as i32), ..self }
+        Stamp {
+            sequence: sequence_after(self.sequence, records as i32),
+            ..self
+        }
     }
 }
 
@@ -70,7 +73,9 @@ pub(crate) fn stamp(batch: Batch, stamp: Stamp) -> Batch {
 }
 
 fn into_mut(bytes: Bytes) -> BytesMut {
-    bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]))
+    bytes
+        .try_into_mut()
+        .unwrap_or_else(|shared| BytesMut::from(&shared[..]))
 }
 
 #[cfg(test)]
@@ -87,7 +92,10 @@ mod tests {
     }
 
     fn place(epoch: i16, sequence: i32) -> Stamp {
-        let identity = Identity { id: ProducerId::new(9), epoch: ProducerEpoch::new(epoch) };
+        let identity = Identity {
+            id: ProducerId::new(9),
+            epoch: ProducerEpoch::new(epoch),
+        };
         Stamp { identity, sequence }
     }
 
@@ -96,12 +104,15 @@ mod tests {
         let kept = batch();
         for original in [batch(), kept.clone()] {
             let stamped = stamp(original, place(3, 11));
-            stamped.validate(&ValidateRules::client(1 << 20)).expect("valid CRC");
+            stamped
+                .validate(&ValidateRules::client(1 << 20))
+                .expect("valid CRC");
             assert_eq!(stamped.header().producer_epoch.get(), 3);
             assert_eq!(stamped.header().base_sequence, 11);
             assert_eq!(stamped.records_bytes(), kept.records_bytes());
         }
-        kept.validate(&ValidateRules::client(1 << 20)).expect("the shared original is untouched");
+        kept.validate(&ValidateRules::client(1 << 20))
+            .expect("the shared original is untouched");
         assert_eq!(kept.header().producer_id, ProducerId::NONE);
     }
 

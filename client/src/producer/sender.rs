@@ -40,8 +40,14 @@ const ADDRESS_BYTES_MAX: usize = 249 + 32;
 type Event = Pin<Box<dyn Future<Output = Happened> + Send>>;
 
 enum Happened {
-    Connected { node: i32, result: Result<Arc<Connection>, Error> },
-    Answered { request: u64, answer: Result<Bytes, Failure> },
+    Connected {
+        node: i32,
+        result: Result<Arc<Connection>, Error>,
+    },
+    Answered {
+        request: u64,
+        answer: Result<Bytes, Failure>,
+    },
     Identified(Result<Identity, Error>),
 }
 
@@ -163,7 +169,9 @@ impl Sender {
                 }
             }
             let loads = self.collect(accumulator, &active, now, &image, &mut needs, &mut settled);
-            let looks = active.iter().filter_map(|key| accumulator.queue(*key).next_look(&rules));
+            let looks = active
+                .iter()
+                .filter_map(|key| accumulator.queue(*key).next_look(&rules));
             // What is due already waits for something else than time: an answer, a connection, a
             // leader. That will be an event.
             (loads, looks.filter(|look| *look > now).min())
@@ -174,8 +182,16 @@ impl Sender {
         }
         self.meet(needs, &image);
         let muted = self.nodes.values().filter_map(|node| node.muted_until);
-        let stalls = self.outstanding.values().map(|request| request.sent_at + STALL_AFTER);
-        next_look.into_iter().chain(muted).chain(stalls).filter(|look| *look > now).min()
+        let stalls = self
+            .outstanding
+            .values()
+            .map(|request| request.sent_at + STALL_AFTER);
+        next_look
+            .into_iter()
+            .chain(muted)
+            .chain(stalls)
+            .filter(|look| *look > now)
+            .min()
     }
 
     /// Takes ready batches, at most one of a partition into each request, while brokers have room.
@@ -194,8 +210,9 @@ impl Sender {
             let mut round: HashMap<i32, Load> = HashMap::new();
             for key in active {
                 let topic = accumulator.topic(*key);
-                let leader =
-                    image.partition(topic, key.partition()).and_then(|partition| partition.seen());
+                let leader = image
+                    .partition(topic, key.partition())
+                    .and_then(|partition| partition.seen());
                 let Some((id, _)) = leader.filter(|(id, _)| image.brokers.contains_key(id)) else {
                     needs.metadata |= !accumulator.queue(*key).is_empty();
                     continue;
@@ -246,14 +263,25 @@ impl Sender {
 
     /// Seals the batches and puts the request on the wire, behind the earlier ones.
     fn send(&mut self, load: Load, now: Instant) {
-        let Load { node, connection, mut parcels, .. } = load;
+        let Load {
+            node,
+            connection,
+            mut parcels,
+            ..
+        } = load;
         let version = connection.version::<ProduceRequest>();
         // Batches of one topic stand together in a request.
         parcels.sort_by(|left, right| left.1.cmp(&right.1));
         let mut batches = Vec::with_capacity(parcels.len());
         for (key, topic, leader, parcel) in parcels {
             let batch = seal(parcel.content, parcel.stamp);
-            batches.push(Shipped { key, order: parcel.order, topic, batch, leader });
+            batches.push(Shipped {
+                key,
+                order: parcel.order,
+                topic,
+                batch,
+                leader,
+            });
         }
         let version = match version {
             Ok(version) => version,
@@ -290,9 +318,18 @@ impl Sender {
         self.next_request += 1;
         let answering = connection.submit(frame, (acks != Acks::None).then_some(correlation));
         self.events.push(Box::pin(async move {
-            Happened::Answered { request, answer: answering.wait(limit).await }
+            Happened::Answered {
+                request,
+                answer: answering.wait(limit).await,
+            }
         }));
-        let outstanding = Outstanding { node, connection, version, sent_at: now, batches };
+        let outstanding = Outstanding {
+            node,
+            connection,
+            version,
+            sent_at: now,
+            batches,
+        };
         self.outstanding.insert(request, outstanding);
     }
 
@@ -333,19 +370,24 @@ impl Sender {
         }
     }
 
-    fn answered(
-        &mut self,
-        outstanding: Outstanding,
-        answer: Result<Bytes, Failure>,
-        now: Instant,
-    ) {
-        let Outstanding { node, connection, version, batches, .. } = outstanding;
+    fn answered(&mut self, outstanding: Outstanding, answer: Result<Bytes, Failure>, now: Instant) {
+        let Outstanding {
+            node,
+            connection,
+            version,
+            batches,
+            ..
+        } = outstanding;
         let state = self.nodes.entry(node).or_default();
         state.in_flight -= 1;
         let lost = |failure: Failure| {
             let Failure { sent, error } = failure;
             let error = error.with_api(ProduceRequest::NAME);
-            if sent { Answer::Lost(error) } else { Answer::Unsent(error) }
+            if sent {
+                Answer::Lost(error)
+            } else {
+                Answer::Unsent(error)
+            }
         };
         let answers = match answer {
             Err(failure) => {
@@ -353,8 +395,14 @@ impl Sender {
                 batches.into_iter().map(each).collect()
             }
             Ok(_written) if self.shared.settings.acks == Acks::None => {
-                let written = Answer::Written { base_offset: None, log_append_time: None };
-                batches.into_iter().map(|shipped| (shipped, written.clone())).collect()
+                let written = Answer::Written {
+                    base_offset: None,
+                    log_append_time: None,
+                };
+                batches
+                    .into_iter()
+                    .map(|shipped| (shipped, written.clone()))
+                    .collect()
             }
             Ok(bytes) => match connection.typed::<ProduceRequest>(version, bytes) {
                 Ok(response) => {
@@ -377,8 +425,10 @@ impl Sender {
     /// Finds each batch's part of the response, and takes in the leaders that it names.
     fn read(&self, response: ProduceResponse, batches: Vec<Shipped>) -> Vec<(Shipped, Answer)> {
         let endpoint = |id: i32| {
-            let endpoint =
-                response.node_endpoints.iter().find(|endpoint| endpoint.node_id.0 == id)?;
+            let endpoint = response
+                .node_endpoints
+                .iter()
+                .find(|endpoint| endpoint.node_id.0 == id)?;
             BrokerInfo::new(id, &endpoint.host, endpoint.port, endpoint.rack.as_deref())
         };
         let mut answers = Vec::with_capacity(batches.len());
@@ -391,7 +441,10 @@ impl Sender {
                 .find(|part| part.index == shipped.key.partition());
             let Some(part) = part else {
                 let what = "the answer does not mention the partition";
-                answers.push((shipped, Answer::Lost(Error::new(ErrorKind::Malformed, what))));
+                answers.push((
+                    shipped,
+                    Answer::Lost(Error::new(ErrorKind::Malformed, what)),
+                ));
                 continue;
             };
             let code = ErrorCode::from_code(part.error_code);
@@ -416,7 +469,11 @@ impl Sender {
                 let text = record.batch_index_error_message.as_deref()?;
                 Some(format!("record {}: {text}", record.batch_index))
             });
-            let message = part.error_message.as_deref().map(str::to_owned).or(first_record);
+            let message = part
+                .error_message
+                .as_deref()
+                .map(str::to_owned)
+                .or(first_record);
             answers.push((shipped, Answer::Refused { code, message }));
         }
         answers
@@ -431,7 +488,13 @@ impl Sender {
             let mut accumulator = self.shared.accumulator.lock();
             let rules = accumulator.rules().clone();
             for (shipped, answer) in answers {
-                let Shipped { key, order, batch, leader, .. } = shipped;
+                let Shipped {
+                    key,
+                    order,
+                    batch,
+                    leader,
+                    ..
+                } = shipped;
                 let queue = accumulator.queue(key);
                 let pause = queue.answer(&rules, now, order, batch, answer, &mut settled);
                 let until = now + net.retry_backoff().wait(queue.failures + 1, &net.env);
@@ -466,7 +529,10 @@ impl Sender {
             }
             let (pool, image) = (self.pool.clone(), image.clone());
             self.events.push(Box::pin(async move {
-                Happened::Connected { node, result: pool.node(&image, node).await }
+                Happened::Connected {
+                    node,
+                    result: pool.node(&image, node).await,
+                }
             }));
         }
         if needs.identity && !std::mem::replace(&mut self.identifying, true) {
@@ -491,10 +557,12 @@ impl Sender {
             stalled = true;
             let moved = request.batches.iter().any(|shipped| {
                 let known = image.partition(&shipped.topic, shipped.key.partition());
-                known.and_then(|partition| partition.seen()).is_some_and(|(leader, epoch)| {
-                    let sent_under = shipped.leader.map_or(-1, |(_, epoch)| epoch);
-                    leader != request.node && epoch > sent_under
-                })
+                known
+                    .and_then(|partition| partition.seen())
+                    .is_some_and(|(leader, epoch)| {
+                        let sent_under = shipped.leader.map_or(-1, |(_, epoch)| epoch);
+                        leader != request.node && epoch > sent_under
+                    })
             });
             if moved {
                 request.connection.close(Error::new(
@@ -520,14 +588,20 @@ struct Needs {
 impl Node {
     /// The connection, if one more request may go now.
     fn ready(&mut self, now: Instant, in_flight_max: usize) -> Option<Arc<Connection>> {
-        if self.connection.as_ref().is_some_and(|connection| !connection.is_open()) {
+        if self
+            .connection
+            .as_ref()
+            .is_some_and(|connection| !connection.is_open())
+        {
             self.connection = None;
         }
         if self.muted_until.is_some_and(|until| now < until) {
             return None;
         }
         self.muted_until = None;
-        self.connection.clone().filter(|_| self.in_flight < in_flight_max)
+        self.connection
+            .clone()
+            .filter(|_| self.in_flight < in_flight_max)
     }
 }
 

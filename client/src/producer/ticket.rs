@@ -28,7 +28,10 @@ pub struct RecordMetadata {
 #[derive(Clone, Debug)]
 pub(crate) enum Resolution {
     /// Acknowledged. The offset is that of the first record of the range.
-    Written { base_offset: Option<i64>, log_append_time: Option<i64> },
+    Written {
+        base_offset: Option<i64>,
+        log_append_time: Option<i64>,
+    },
     Failed(Error),
 }
 
@@ -59,7 +62,11 @@ struct Slot {
 
 impl State {
     fn is_done(&self) -> bool {
-        let resolved: u32 = self.resolved.iter().map(|(range, _)| range.len() as u32).sum();
+        let resolved: u32 = self
+            .resolved
+            .iter()
+            .map(|(range, _)| range.len() as u32)
+            .sum();
         self.records.is_some_and(|records| resolved >= records)
     }
 
@@ -74,7 +81,10 @@ impl State {
             Some(Some(known)) if known.will_wake(waker) => {}
             Some(place) => *place = Some(waker.clone()),
             None => {
-                *slot = Some(Slot { generation: self.generation, place: self.wakers.len() });
+                *slot = Some(Slot {
+                    generation: self.generation,
+                    place: self.wakers.len(),
+                });
                 self.wakers.push(Some(waker.clone()));
             }
         }
@@ -112,8 +122,7 @@ impl Completion {
     pub(crate) fn resolve(&self, range: Range<u32>, resolution: Resolution) {
         let wakers = {
             let mut state = self.state.lock();
-            let taken =
-                |(old, _): &(Range<u32>, _)| old.start < range.end && range.start < old.end;
+            let taken = |(old, _): &(Range<u32>, _)| old.start < range.end && range.start < old.end;
             if state.resolved.iter().any(taken) {
                 return;
             }
@@ -135,7 +144,10 @@ impl Completion {
         waker: &Waker,
     ) -> Poll<(i64, Resolution)> {
         let mut state = self.state.lock();
-        let hit = state.resolved.iter().find(|(range, _)| range.contains(&index));
+        let hit = state
+            .resolved
+            .iter()
+            .find(|(range, _)| range.contains(&index));
         if let Some((range, resolution)) = hit {
             return Poll::Ready((i64::from(index - range.start), resolution.clone()));
         }
@@ -155,10 +167,13 @@ impl Completion {
                 state.wait(&mut slot, cx.waker());
                 return Poll::Pending;
             }
-            let failed = state.resolved.iter().find_map(|(_, resolution)| match resolution {
-                Resolution::Failed(error) => Some(error.clone()),
-                Resolution::Written { .. } => None,
-            });
+            let failed = state
+                .resolved
+                .iter()
+                .find_map(|(_, resolution)| match resolution {
+                    Resolution::Failed(error) => Some(error.clone()),
+                    Resolution::Written { .. } => None,
+                });
             Poll::Ready(failed.map_or(Ok(()), Err))
         })
         .await
@@ -179,7 +194,12 @@ pub struct Ticket {
 
 impl Ticket {
     pub(crate) fn new(completion: Arc<Completion>, index: u32, timestamp: i64) -> Ticket {
-        Ticket { completion, index, timestamp, slot: None }
+        Ticket {
+            completion,
+            index,
+            timestamp,
+            slot: None,
+        }
     }
 
     /// The partition that was chosen.
@@ -200,7 +220,10 @@ impl Future for Ticket {
         ));
         Poll::Ready(match resolution {
             Resolution::Failed(error) => Err(error),
-            Resolution::Written { base_offset, log_append_time } => Ok(RecordMetadata {
+            Resolution::Written {
+                base_offset,
+                log_append_time,
+            } => Ok(RecordMetadata {
                 topic: ticket.completion.topic.clone(),
                 partition: ticket.completion.partition,
                 offset: base_offset.map(|base| base + delta),
@@ -244,7 +267,10 @@ mod tests {
     }
 
     fn written(base_offset: i64) -> Resolution {
-        Resolution::Written { base_offset: Some(base_offset), log_append_time: None }
+        Resolution::Written {
+            base_offset: Some(base_offset),
+            log_append_time: None,
+        }
     }
 
     #[test]
@@ -289,7 +315,10 @@ mod tests {
         completion.close(1);
         completion.resolve(0..1, written(5));
         completion.resolve(0..1, Resolution::Failed(Error::closed("the producer")));
-        assert_eq!(block_on(ticket(&completion, 0)).expect("written").offset, Some(5));
+        assert_eq!(
+            block_on(ticket(&completion, 0)).expect("written").offset,
+            Some(5)
+        );
     }
 
     #[test]

@@ -8,9 +8,15 @@ use crate::error::{Error, Outcome};
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     /// The broker has it. No offset with `acks=0`.
-    Written { base_offset: Option<i64>, log_append_time: Option<i64> },
+    Written {
+        base_offset: Option<i64>,
+        log_append_time: Option<i64>,
+    },
     /// The broker said no.
-    Refused { code: ErrorCode, message: Option<String> },
+    Refused {
+        code: ErrorCode,
+        message: Option<String>,
+    },
     /// No byte of it left this machine.
     Unsent(Error),
     /// It left, and nobody knows what became of it.
@@ -35,7 +41,10 @@ pub(crate) struct Facts {
 /// What to do with the batch.
 #[derive(Clone, Debug)]
 pub(crate) enum Verdict {
-    Written { base_offset: Option<i64>, log_append_time: Option<i64> },
+    Written {
+        base_offset: Option<i64>,
+        log_append_time: Option<i64>,
+    },
     /// Send the same batch again, in the same place.
     Again { maybe_written: bool, pause: Pause },
     /// The broker does not know this place in the order, and certainly has not written the batch:
@@ -43,7 +52,11 @@ pub(crate) enum Verdict {
     Reorder { identity: Renewal },
     /// Too large as a whole: send its halves.
     Split,
-    Fail { error: Error, outcome: Outcome, reorder: Option<Renewal> },
+    Fail {
+        error: Error,
+        outcome: Outcome,
+        reorder: Option<Renewal>,
+    },
 }
 
 /// How a new order of sequences begins.
@@ -68,17 +81,25 @@ pub(crate) enum Pause {
 /// Decides.
 pub(crate) fn judge(facts: Facts, answer: Answer) -> Verdict {
     match answer {
-        Answer::Written { base_offset, log_append_time } => {
-            Verdict::Written { base_offset, log_append_time }
-        }
+        Answer::Written {
+            base_offset,
+            log_append_time,
+        } => Verdict::Written {
+            base_offset,
+            log_append_time,
+        },
         Answer::Unsent(error) if facts.may_retry => {
             let _ = error;
-            Verdict::Again { maybe_written: facts.maybe_written, pause: Pause::Leader }
+            Verdict::Again {
+                maybe_written: facts.maybe_written,
+                pause: Pause::Leader,
+            }
         }
         Answer::Unsent(error) => fail(error, facts.maybe_written),
-        Answer::Lost(_) if facts.may_retry => {
-            Verdict::Again { maybe_written: true, pause: Pause::Leader }
-        }
+        Answer::Lost(_) if facts.may_retry => Verdict::Again {
+            maybe_written: true,
+            pause: Pause::Leader,
+        },
         Answer::Lost(error) => fail(error, true),
         Answer::Refused { code, message } => refused(facts, code, message.as_deref()),
     }
@@ -88,9 +109,10 @@ fn refused(facts: Facts, code: ErrorCode, message: Option<&str>) -> Verdict {
     let error = || Error::broker(code, message);
     match code {
         // A batch that the broker has already, but whose offset it no longer remembers.
-        ErrorCode::DuplicateSequenceNumber => {
-            Verdict::Written { base_offset: None, log_append_time: None }
-        }
+        ErrorCode::DuplicateSequenceNumber => Verdict::Written {
+            base_offset: None,
+            log_append_time: None,
+        },
         ErrorCode::OutOfOrderSequenceNumber
         | ErrorCode::UnknownProducerId
         | ErrorCode::InvalidProducerEpoch
@@ -99,7 +121,10 @@ fn refused(facts: Facts, code: ErrorCode, message: Option<&str>) -> Verdict {
             // An earlier batch was on its way when this one was sent: its failure explains the
             // gap, and its retry will close it.
             if !facts.led && facts.may_retry {
-                return Verdict::Again { maybe_written: facts.maybe_written, pause: Pause::No };
+                return Verdict::Again {
+                    maybe_written: facts.maybe_written,
+                    pause: Pause::No,
+                };
             }
             let identity = match code {
                 ErrorCode::InvalidProducerEpoch => Renewal::NewId,
@@ -109,7 +134,11 @@ fn refused(facts: Facts, code: ErrorCode, message: Option<&str>) -> Verdict {
             // that may have been written once is therefore never sent under a second identity.
             if facts.maybe_written || !facts.may_retry {
                 let outcome = outcome(facts.maybe_written);
-                return Verdict::Fail { error: error(), outcome, reorder: Some(identity) };
+                return Verdict::Fail {
+                    error: error(),
+                    outcome,
+                    reorder: Some(identity),
+                };
             }
             Verdict::Reorder { identity }
         }
@@ -120,18 +149,30 @@ fn refused(facts: Facts, code: ErrorCode, message: Option<&str>) -> Verdict {
         }
         _ if code.is_retriable() && facts.may_retry => Verdict::Again {
             maybe_written: facts.maybe_written || may_be_written(code),
-            pause: if code.refreshes_metadata() { Pause::Leader } else { Pause::Backoff },
+            pause: if code.refreshes_metadata() {
+                Pause::Leader
+            } else {
+                Pause::Backoff
+            },
         },
         _ => fail(error(), facts.maybe_written || may_be_written(code)),
     }
 }
 
 fn fail(error: Error, maybe_written: bool) -> Verdict {
-    Verdict::Fail { error, outcome: outcome(maybe_written), reorder: None }
+    Verdict::Fail {
+        error,
+        outcome: outcome(maybe_written),
+        reorder: None,
+    }
 }
 
 fn outcome(maybe_written: bool) -> Outcome {
-    if maybe_written { Outcome::Unknown } else { Outcome::NotWritten }
+    if maybe_written {
+        Outcome::Unknown
+    } else {
+        Outcome::NotWritten
+    }
 }
 
 /// Whether a broker may answer `code` after it has appended the batch. A leader that is deposed
@@ -170,14 +211,28 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    const SENT_ONCE: Facts =
-        Facts { idempotent: true, led: true, records: 3, maybe_written: false, may_retry: true };
+    const SENT_ONCE: Facts = Facts {
+        idempotent: true,
+        led: true,
+        records: 3,
+        maybe_written: false,
+        may_retry: true,
+    };
 
     fn check(facts: Facts, code: ErrorCode, expected: &str) {
-        let verdict = judge(facts, Answer::Refused { code, message: None });
+        let verdict = judge(
+            facts,
+            Answer::Refused {
+                code,
+                message: None,
+            },
+        );
         let found = match verdict {
             Verdict::Written { .. } => "written".to_owned(),
-            Verdict::Again { maybe_written, pause } => format!(
+            Verdict::Again {
+                maybe_written,
+                pause,
+            } => format!(
                 "again{}{}",
                 if maybe_written { " maybe-written" } else { "" },
                 match pause {
@@ -188,23 +243,48 @@ mod tests {
             ),
             Verdict::Reorder { identity } => format!("reorder {identity:?}"),
             Verdict::Split => "split".to_owned(),
-            Verdict::Fail { outcome, reorder, .. } => format!("fail {outcome:?} {reorder:?}"),
+            Verdict::Fail {
+                outcome, reorder, ..
+            } => format!("fail {outcome:?} {reorder:?}"),
         };
         assert_eq!(found, expected, "{} with {facts:?}", code.name());
     }
 
     #[test]
     fn answers_and_what_they_mean() {
-        let maybe = Facts { maybe_written: true, ..SENT_ONCE };
-        let behind = Facts { led: false, ..SENT_ONCE };
-        let last = Facts { may_retry: false, ..SENT_ONCE };
-        let plain = Facts { idempotent: false, ..SENT_ONCE };
-        let single = Facts { records: 1, ..SENT_ONCE };
+        let maybe = Facts {
+            maybe_written: true,
+            ..SENT_ONCE
+        };
+        let behind = Facts {
+            led: false,
+            ..SENT_ONCE
+        };
+        let last = Facts {
+            may_retry: false,
+            ..SENT_ONCE
+        };
+        let plain = Facts {
+            idempotent: false,
+            ..SENT_ONCE
+        };
+        let single = Facts {
+            records: 1,
+            ..SENT_ONCE
+        };
         use ErrorCode as E;
         check(SENT_ONCE, E::DuplicateSequenceNumber, "written");
-        check(SENT_ONCE, E::NotLeaderOrFollower, "again maybe-written leader");
+        check(
+            SENT_ONCE,
+            E::NotLeaderOrFollower,
+            "again maybe-written leader",
+        );
         check(SENT_ONCE, E::NotEnoughReplicas, "again backoff");
-        check(SENT_ONCE, E::NotEnoughReplicasAfterAppend, "again maybe-written backoff");
+        check(
+            SENT_ONCE,
+            E::NotEnoughReplicasAfterAppend,
+            "again maybe-written backoff",
+        );
         check(SENT_ONCE, E::RequestTimedOut, "again maybe-written backoff");
         check(last, E::NotLeaderOrFollower, "fail Unknown None");
         check(last, E::NotEnoughReplicas, "fail NotWritten None");
@@ -212,21 +292,36 @@ mod tests {
         check(maybe, E::InvalidRecord, "fail Unknown None");
         check(SENT_ONCE, E::MessageTooLarge, "split");
         check(single, E::MessageTooLarge, "fail NotWritten None");
-        check(SENT_ONCE, E::TopicAuthorizationFailed, "fail NotWritten None");
+        check(
+            SENT_ONCE,
+            E::TopicAuthorizationFailed,
+            "fail NotWritten None",
+        );
         // Sequences: the gap of a predecessor, a real gap, and one that could duplicate.
         check(behind, E::OutOfOrderSequenceNumber, "again");
         check(SENT_ONCE, E::OutOfOrderSequenceNumber, "reorder NextEpoch");
         check(SENT_ONCE, E::UnknownProducerId, "reorder NextEpoch");
         check(SENT_ONCE, E::InvalidProducerEpoch, "reorder NewId");
-        check(maybe, E::OutOfOrderSequenceNumber, "fail Unknown Some(NextEpoch)");
-        check(last, E::OutOfOrderSequenceNumber, "fail NotWritten Some(NextEpoch)");
+        check(
+            maybe,
+            E::OutOfOrderSequenceNumber,
+            "fail Unknown Some(NextEpoch)",
+        );
+        check(
+            last,
+            E::OutOfOrderSequenceNumber,
+            "fail NotWritten Some(NextEpoch)",
+        );
         check(plain, E::OutOfOrderSequenceNumber, "fail NotWritten None");
     }
 
     #[test]
     fn what_never_left_is_not_written_and_what_left_may_be() {
         let error = || Error::new(ErrorKind::Disconnected, "gone");
-        let last = Facts { may_retry: false, ..SENT_ONCE };
+        let last = Facts {
+            may_retry: false,
+            ..SENT_ONCE
+        };
         let outcome = |answer| match judge(last, answer) {
             Verdict::Fail { outcome, .. } => outcome,
             other => panic!("expected a failure, found {other:?}"),

@@ -82,7 +82,12 @@ pub(super) async fn read_frames(
 
 /// Serves a connection that a peer dialled, its hello already read.
 pub(crate) async fn serve(board: Rc<Switchboard>, stream: Stream, theirs: Hello) {
-    if let Err(error) = serve_inner(&board, stream, &theirs).await {
+    let served = tokio::select! {
+        biased;
+        () = board.until_closed() => return,
+        served = serve_inner(&board, stream, &theirs) => served,
+    };
+    if let Err(error) = served {
         match error {
             ServeError::Hello(error) => {
                 tracing::warn!(peer = %theirs.node, %error, "a peer connection was refused");

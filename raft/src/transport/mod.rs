@@ -8,6 +8,5 @@ mod outbox;
 mod switchboard;
 
 pub(crate) use inbound::{ReplyPath, serve};
-pub(crate) use link::{Link, LinkDown};
 pub(crate) use outbox::Outbox;
 pub(crate) use switchboard::{AskError, Requests, StreamSlot, Switchboard};

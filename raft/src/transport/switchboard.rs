@@ -10,7 +10,7 @@ use bytes::Bytes;
 use corduroy_env::Env;
 use corduroy_record::NodeId;
 use futures::future::LocalBoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::inbound::ReplyPath;
 use super::link::{Link, LinkDown};
@@ -94,6 +94,8 @@ pub(crate) struct Switchboard {
     streams: RefCell<HashMap<u64, Rc<StreamSlot>>>,
     next_id: Cell<u64>,
     requests: RefCell<Option<std::rc::Weak<dyn Requests>>>,
+    closed: Cell<bool>,
+    closing: Notify,
 }
 
 impl Switchboard {
@@ -113,6 +115,8 @@ impl Switchboard {
             streams: RefCell::default(),
             next_id: Cell::new(1),
             requests: RefCell::new(None),
+            closed: Cell::new(false),
+            closing: Notify::new(),
         })
     }
 
@@ -161,7 +165,7 @@ impl Switchboard {
         self: &Rc<Self>,
         peer: NodeId,
         deadline: Duration,
-        send: impl FnOnce(&Link, u64) -> Result<(), LinkDown>,
+        send: impl FnOnce(&Rc<Link>, u64) -> Result<(), LinkDown>,
     ) -> Result<(Message, Bytes), AskError> {
         let call = self.next_id();
         let (answer, answered) = oneshot::channel();
@@ -312,7 +316,17 @@ impl Switchboard {
         }
     }
 
+    /// Ends when the shard closes: every connection ends with it.
+    pub(super) async fn until_closed(&self) {
+        let closing = self.closing.notified();
+        if !self.closed.get() {
+            closing.await;
+        }
+    }
+
     pub(crate) fn close(&self) {
+        self.closed.set(true);
+        self.closing.notify_waiters();
         for (_, link) in self.links.borrow_mut().drain() {
             link.close();
         }

@@ -86,11 +86,6 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             self.fill().await?;
         }
     }
-
-    /// The stream itself, for an exchange that ends here. Buffered bytes are lost.
-    pub(crate) fn stream_mut(&mut self) -> &mut R {
-        &mut self.stream
-    }
 }
 
 #[cfg(test)]

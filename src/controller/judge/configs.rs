@@ -27,7 +27,10 @@ pub(super) fn alter(
     (changes, results)
 }
 
-fn alter_one(state: &ControllerState, alteration: &ConfigAlteration) -> Result<Vec<Change>, Refusal> {
+fn alter_one(
+    state: &ControllerState,
+    alteration: &ConfigAlteration,
+) -> Result<Vec<Change>, Refusal> {
     let (scope, topic) = match &alteration.resource {
         ConfigResource::Cluster => (Scope::Cluster, None),
         ConfigResource::Topic(name) => {
@@ -60,8 +63,8 @@ fn alter_one(state: &ControllerState, alteration: &ConfigAlteration) -> Result<V
                 format!("{name} is changed twice in one request"),
             ));
         }
-        let key = table::find(scope, name)
-            .ok_or_else(|| refuse(table::unknown_message(scope, name)))?;
+        let key =
+            table::find(scope, name).ok_or_else(|| refuse(table::unknown_message(scope, name)))?;
         let current = || {
             let effective = match topic {
                 Some(topic) => topic_value(key, &topic.configs, state.cluster_configs(), facts),
@@ -74,10 +77,15 @@ fn alter_one(state: &ControllerState, alteration: &ConfigAlteration) -> Result<V
             continue;
         }
         changes.push(match topic {
-            Some(topic) => {
-                Change::TopicConfigChanged { topic: topic.id, name: name.clone(), value }
-            }
-            None => Change::ClusterConfigChanged { name: name.clone(), value },
+            Some(topic) => Change::TopicConfigChanged {
+                topic: topic.id,
+                name: name.clone(),
+                value,
+            },
+            None => Change::ClusterConfigChanged {
+                name: name.clone(),
+                value,
+            },
         });
     }
     Ok(changes)
@@ -89,13 +97,18 @@ fn new_value(
     step: &ConfigStep,
     current: impl FnOnce() -> String,
 ) -> Result<Option<String>, String> {
-    let check = |value: &str| key.check(value).map(Some).map_err(|error| error.to_string());
+    let check = |value: &str| {
+        key.check(value)
+            .map(Some)
+            .map_err(|error| error.to_string())
+    };
     match step {
         ConfigStep::Set(value) => check(value),
         ConfigStep::Delete => Ok(None),
-        ConfigStep::Append(_) | ConfigStep::Subtract(_) if key.kind != Kind::List => {
-            Err(format!("{} is not a list: nothing can be added to it or taken from it", key.name))
-        }
+        ConfigStep::Append(_) | ConfigStep::Subtract(_) if key.kind != Kind::List => Err(format!(
+            "{} is not a list: nothing can be added to it or taken from it",
+            key.name
+        )),
         ConfigStep::Append(items) => {
             let current = current();
             let mut list = list_items(&current);
@@ -109,17 +122,11 @@ fn new_value(
         ConfigStep::Subtract(items) => {
             let current = current();
             let gone = list_items(items);
-            let list: Vec<&str> =
-                list_items(&current).into_iter().filter(|item| !gone.contains(item)).collect();
+            let list: Vec<&str> = list_items(&current)
+                .into_iter()
+                .filter(|item| !gone.contains(item))
+                .collect();
             check(&list.join(","))
         }
     }
-}
-
-/// The settings of a map that nothing acts on yet, for a warning.
-pub fn idle_settings<'a>(scope: Scope, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-    names
-        .into_iter()
-        .filter(|name| table::find(scope, name).is_some_and(|key| !key.enforced))
-        .collect()
 }

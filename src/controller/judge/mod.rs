@@ -38,7 +38,9 @@ pub struct Facts<'a> {
 impl Facts<'_> {
     fn random_id(&mut self) -> [u8; 16] {
         let halves = u128::from((self.random)()) << 64 | u128::from((self.random)());
-        *uuid::Builder::from_random_bytes(halves.to_be_bytes()).into_uuid().as_bytes()
+        *uuid::Builder::from_random_bytes(halves.to_be_bytes())
+            .into_uuid()
+            .as_bytes()
     }
 }
 
@@ -63,7 +65,11 @@ impl Verdict {
 
     /// A commit, unless there is nothing to commit.
     fn of(changes: Vec<Change>, reply: Reply) -> Verdict {
-        if changes.is_empty() { Verdict::Answer(reply) } else { Verdict::Commit { changes, reply } }
+        if changes.is_empty() {
+            Verdict::Answer(reply)
+        } else {
+            Verdict::Commit { changes, reply }
+        }
     }
 }
 
@@ -76,23 +82,34 @@ pub fn judge(state: &ControllerState, request: &Request, facts: &mut Facts<'_>) 
         );
     }
     match request {
-        Request::Form { cluster_id, nodes, configs } => {
-            nodes::form(state, *cluster_id, nodes, configs)
-        }
+        Request::Form {
+            cluster_id,
+            nodes,
+            configs,
+        } => nodes::form(state, *cluster_id, nodes, configs),
         Request::RegisterNode(claim) => nodes::register(state, claim),
         Request::RemoveNode { node } => nodes::remove(state, *node),
-        Request::CreateTopics { topics, validate_only } => {
+        Request::CreateTopics {
+            topics,
+            validate_only,
+        } => {
             let (changes, results) = topics::create(state, topics, facts);
             let changes = if *validate_only { Vec::new() } else { changes };
             Verdict::of(changes, Reply::Topics(results))
         }
         Request::DeleteTopics { topics } => topics::delete(state, topics),
-        Request::CreatePartitions { topics, validate_only } => {
+        Request::CreatePartitions {
+            topics,
+            validate_only,
+        } => {
             let (changes, results) = partitions::create(state, topics, facts);
             let changes = if *validate_only { Vec::new() } else { changes };
             Verdict::of(changes, Reply::Topics(results))
         }
-        Request::AlterConfigs { alterations, validate_only } => {
+        Request::AlterConfigs {
+            alterations,
+            validate_only,
+        } => {
             let (changes, results) = configs::alter(state, alterations);
             let changes = if *validate_only { Vec::new() } else { changes };
             Verdict::of(changes, Reply::Configs(results))
@@ -110,7 +127,11 @@ pub fn judge(state: &ControllerState, request: &Request, facts: &mut Facts<'_>) 
 
 /// The nodes that may take new replicas: the living ones if there are enough of them, else all. A
 /// replica on a node that is down comes to life with the node.
-fn candidates(state: &ControllerState, facts: &Facts<'_>, replication_factor: usize) -> Vec<Candidate> {
+fn candidates(
+    state: &ControllerState,
+    facts: &Facts<'_>,
+    replication_factor: usize,
+) -> Vec<Candidate> {
     let candidate = |node: &super::records::NodeRecord| Candidate {
         node: corduroy_record::NodeId::new(node.id),
         rack: node.rack.clone(),

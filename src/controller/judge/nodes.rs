@@ -21,11 +21,18 @@ pub(super) fn form(
     }
     let mut changes = vec![Change::ClusterFormed { cluster_id }];
     changes.extend(nodes.iter().cloned().map(Change::NodeRegistered));
-    changes.extend(configs.iter().map(|(name, value)| Change::ClusterConfigChanged {
-        name: name.clone(),
-        value: Some(value.clone()),
-    }));
-    Verdict::Commit { changes, reply: Reply::Done }
+    changes.extend(
+        configs
+            .iter()
+            .map(|(name, value)| Change::ClusterConfigChanged {
+                name: name.clone(),
+                value: Some(value.clone()),
+            }),
+    );
+    Verdict::Commit {
+        changes,
+        reply: Reply::Done,
+    }
 }
 
 /// A node joins or announces itself again. Law: an id belongs to one uuid for good.
@@ -51,15 +58,16 @@ pub(super) fn register(state: &ControllerState, claim: &NodeClaim) -> Verdict {
     };
     let mut nodes = state.nodes().clone();
     let known = nodes.insert(record.id, record.clone());
+    let changes = match known {
+        Some(known) if known == record => Vec::new(),
+        _ => vec![Change::NodeRegistered(record.clone())],
+    };
     let grant = NodeGrant {
         node: record.id,
         controller_replica: record.controller_replica,
         cluster_id: state.cluster_id().unwrap_or_default(),
         nodes: nodes.into_values().collect(),
-    };
-    let changes = match known {
-        Some(known) if known == record => Vec::new(),
-        _ => vec![Change::NodeRegistered(record)],
+        version: state.image().version + u64::from(!changes.is_empty()),
     };
     Verdict::of(changes, Reply::Node(grant))
 }
@@ -111,5 +119,8 @@ pub(super) fn remove(state: &ControllerState, node: i32) -> Verdict {
             format!("node {node} still holds {replicas} replicas; move them away first"),
         );
     }
-    Verdict::Commit { changes: vec![Change::NodeRemoved { node }], reply: Reply::Done }
+    Verdict::Commit {
+        changes: vec![Change::NodeRemoved { node }],
+        reply: Reply::Done,
+    }
 }

@@ -30,7 +30,10 @@ pub(super) fn create(
             let placed = placement(state, &topic, wanted, facts)?;
             let added = budget.take(state, &placed)?;
             topic.partitions.extend(added.iter().cloned());
-            changes.push(Change::PartitionsAdded { topic: topic.id, partitions: added });
+            changes.push(Change::PartitionsAdded {
+                topic: topic.id,
+                partitions: added,
+            });
             Ok(topic)
         })
         .collect();
@@ -47,7 +50,10 @@ fn placement(
     let present = topic.partitions.len();
     let count = usize::try_from(wanted.count).unwrap_or(0);
     if count == present {
-        return Err(refuse(format!("topic {:?} already has {present} partitions", topic.name)));
+        return Err(refuse(format!(
+            "topic {:?} already has {present} partitions",
+            topic.name
+        )));
     }
     if count < present {
         return Err(refuse(format!(
@@ -57,14 +63,19 @@ fn placement(
     }
     let added = count - present;
     if added > NEW_PARTITIONS_MAX {
-        return Err(refuse(format!("at most {NEW_PARTITIONS_MAX} partitions are added at once")));
+        return Err(refuse(format!(
+            "at most {NEW_PARTITIONS_MAX} partitions are added at once"
+        )));
     }
     let factor = topic.partitions.first().map_or(1, Vec::len);
     if let Some(assignments) = &wanted.assignments {
         if assignments.len() != added {
             return Err(Refusal::new(
                 ErrorCode::InvalidReplicaAssignment,
-                format!("{added} partitions are added, but {} are assigned", assignments.len()),
+                format!(
+                    "{added} partitions are added, but {} are assigned",
+                    assignments.len()
+                ),
             ));
         }
         let nodes: Vec<&[i32]> = assignments.iter().map(|nodes| &nodes[..]).collect();

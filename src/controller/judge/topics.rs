@@ -22,7 +22,11 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(state: &ControllerState) -> Self {
-        Budget { next_replica: state.next_replica(), partitions: 0, replicas: BTreeMap::new() }
+        Budget {
+            next_replica: state.next_replica(),
+            partitions: 0,
+            replicas: BTreeMap::new(),
+        }
     }
 
     /// Gives every replica its id, unless that would exceed a limit.
@@ -39,7 +43,9 @@ impl Budget {
         }
         let mut replicas = self.replicas.clone();
         for node in placed.iter().flatten() {
-            let count = replicas.entry(node.get()).or_insert_with(|| state.replicas_on(node.get()));
+            let count = replicas
+                .entry(node.get())
+                .or_insert_with(|| state.replicas_on(node.get()));
             *count += 1;
             if *count > REPLICAS_PER_NODE_MAX {
                 return Err(Refusal::new(
@@ -58,7 +64,10 @@ impl Budget {
         Ok(placed
             .iter()
             .map(|nodes| {
-                let record = |node: &NodeId| ReplicaRecord { replica: fresh(), node: node.get() };
+                let record = |node: &NodeId| ReplicaRecord {
+                    replica: fresh(),
+                    node: node.get(),
+                };
                 nodes.iter().map(record).collect()
             })
             .collect())
@@ -81,10 +90,20 @@ pub(super) fn create(
             let placed = placement(state, topic, facts)?;
             let partitions = budget.take(state, &placed)?;
             names.take(&topic.name);
-            Ok(TopicRecord { name: topic.name.clone(), id: facts.random_id(), partitions, configs })
+            Ok(TopicRecord {
+                name: topic.name.clone(),
+                id: facts.random_id(),
+                partitions,
+                configs,
+            })
         })
         .collect();
-    let changes = results.iter().flatten().cloned().map(Change::TopicCreated).collect();
+    let changes = results
+        .iter()
+        .flatten()
+        .cloned()
+        .map(Change::TopicCreated)
+        .collect();
     (changes, results)
 }
 
@@ -99,7 +118,9 @@ impl NewNames {
         topic_name::check(name)
             .map_err(|reason| Refusal::new(ErrorCode::InvalidTopicException, reason))?;
         let key = topic_name::collision_key(name);
-        let owner = state.collision(name).or(self.by_collision_key.get(&key).map(String::as_str));
+        let owner = state
+            .collision(name)
+            .or(self.by_collision_key.get(&key).map(String::as_str));
         match owner {
             None => Ok(()),
             Some(owner) if owner == name => Err(Refusal::new(
@@ -117,19 +138,25 @@ impl NewNames {
     }
 
     fn take(&mut self, name: &str) {
-        self.by_collision_key.insert(topic_name::collision_key(name), name.to_owned());
+        self.by_collision_key
+            .insert(topic_name::collision_key(name), name.to_owned());
     }
 }
 
-fn check_configs(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String, String>, Refusal> {
+fn check_configs(
+    configs: &[(String, Option<String>)],
+) -> Result<BTreeMap<String, String>, Refusal> {
     let refuse = |message| Refusal::new(ErrorCode::InvalidConfig, message);
     let mut checked = BTreeMap::new();
     for (name, value) in configs {
-        let key = table::topic_key(name).ok_or_else(|| {
-            refuse(table::unknown_message(crate::config::Scope::Topic, name))
-        })?;
-        let value = value.as_deref().ok_or_else(|| refuse(format!("{name} has no value")))?;
-        let value = key.check(value).map_err(|error| refuse(error.to_string()))?;
+        let key = table::topic_key(name)
+            .ok_or_else(|| refuse(table::unknown_message(crate::config::Scope::Topic, name)))?;
+        let value = value
+            .as_deref()
+            .ok_or_else(|| refuse(format!("{name} has no value")))?;
+        let value = key
+            .check(value)
+            .map_err(|error| refuse(error.to_string()))?;
         checked.insert(name.clone(), value);
     }
     Ok(checked)
@@ -186,20 +213,31 @@ fn placement(
         shift: (facts.random)(),
     };
     place(&candidates(state, facts, factor), wanted).ok_or_else(|| {
-        Refusal::new(ErrorCode::InvalidReplicationFactor, format!("fewer than {factor} nodes"))
+        Refusal::new(
+            ErrorCode::InvalidReplicationFactor,
+            format!("fewer than {factor} nodes"),
+        )
     })
 }
 
-fn by_hand(state: &ControllerState, assignments: &[Assignment]) -> Result<Vec<Vec<NodeId>>, Refusal> {
+fn by_hand(
+    state: &ControllerState,
+    assignments: &[Assignment],
+) -> Result<Vec<Vec<NodeId>>, Refusal> {
     let refuse = |message| Refusal::new(ErrorCode::InvalidReplicaAssignment, message);
     let mut sorted: Vec<&Assignment> = assignments.iter().collect();
     sorted.sort_by_key(|assignment| assignment.partition);
     for (index, assignment) in sorted.iter().enumerate() {
         if usize::try_from(assignment.partition).ok() != Some(index) {
-            return Err(refuse("partitions must be numbered from 0 without gaps".to_owned()));
+            return Err(refuse(
+                "partitions must be numbered from 0 without gaps".to_owned(),
+            ));
         }
     }
-    let nodes: Vec<&[i32]> = sorted.iter().map(|assignment| &assignment.nodes[..]).collect();
+    let nodes: Vec<&[i32]> = sorted
+        .iter()
+        .map(|assignment| &assignment.nodes[..])
+        .collect();
     let factor = nodes.first().map_or(0, |first| first.len());
     check_nodes(state, &nodes, factor)
 }
@@ -229,7 +267,10 @@ pub(super) fn check_nodes(
             return Err(refuse(format!("there is no node {stranger}")));
         }
     }
-    Ok(partitions.iter().map(|nodes| nodes.iter().map(|id| NodeId::new(*id)).collect()).collect())
+    Ok(partitions
+        .iter()
+        .map(|nodes| nodes.iter().map(|id| NodeId::new(*id)).collect())
+        .collect())
 }
 
 /// Topics to delete, each on its own.
@@ -252,13 +293,19 @@ pub(super) fn delete(state: &ControllerState, topics: &[TopicRef]) -> Verdict {
             TopicRef::Id(id) => state.topic(id).cloned().ok_or_else(|| {
                 Refusal::new(
                     ErrorCode::UnknownTopicId,
-                    format!("there is no topic with the id {}", uuid::Uuid::from_bytes(*id)),
+                    format!(
+                        "there is no topic with the id {}",
+                        uuid::Uuid::from_bytes(*id)
+                    ),
                 )
             }),
         })
         .collect();
     // By name and by id at once would delete a topic twice.
     let ids: BTreeSet<[u8; 16]> = results.iter().flatten().map(|topic| topic.id).collect();
-    let changes = ids.into_iter().map(|topic| Change::TopicDeleted { topic }).collect();
+    let changes = ids
+        .into_iter()
+        .map(|topic| Change::TopicDeleted { topic })
+        .collect();
     Verdict::of(changes, Reply::Topics(results))
 }

@@ -458,7 +458,9 @@ impl Disk for SimDisk {
 
     fn exists(&self, path: &Path) -> bool {
         let state = self.lock();
-        state.current.files.contains_key(path) || state.current.dirs.contains(path)
+        state.current.files.contains_key(path)
+            || state.current.dirs.contains(path)
+            || path.parent().is_none()
     }
 
     fn flush_dir(&self, dir: &Path) -> io::Result<()> {

@@ -91,17 +91,8 @@ pub(crate) fn read_shard(disk: &dyn Disk, dir: &Path) -> Result<ShardJournal, St
 }
 
 impl ShardJournal {
-    /// Every file, in use or not.
-    pub(crate) fn file_paths(&self) -> &[PathBuf] {
-        &self.file_paths
-    }
-
     pub(crate) fn session(&self) -> Option<u64> {
         self.files.first().map(|(_, header)| header.session)
-    }
-
-    pub(crate) fn first_turn(&self) -> Option<u64> {
-        self.files.first().map(|(_, header)| header.first_turn)
     }
 
     /// Feeds all whole turns in order to `visit`, and says how they ended and what was damaged.

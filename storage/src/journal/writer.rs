@@ -101,10 +101,6 @@ impl JournalWriter {
         usize::try_from(file_bytes - PAGE_BYTES).unwrap_or(usize::MAX) - TURN_HEADER_BYTES
     }
 
-    pub(crate) fn session(&self) -> u64 {
-        self.session
-    }
-
     pub(crate) fn files_used(&self) -> usize {
         self.used.len()
     }

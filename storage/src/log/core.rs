@@ -20,6 +20,7 @@ use crate::store::StoreInner;
 
 /// A log as all its handles share it.
 pub(crate) struct LogShared {
+    pub this: Weak<LogShared>,
     pub group: GroupId,
     pub replica: ReplicaId,
     pub incarnation: u64,
@@ -28,6 +29,9 @@ pub(crate) struct LogShared {
     pub core: RefCell<LogCore>,
     /// No operation is taken any more.
     pub removed: Cell<bool>,
+    /// A full disk refused a cut: the log in memory is no longer the one on disk. It takes
+    /// nothing more until the process has been restarted.
+    pub lost: Cell<bool>,
 }
 
 /// How far the log is durable: where a checkpoint may say that it ends.
@@ -239,15 +243,34 @@ impl LogCore {
         Checkpoint { image, flush, rows }
     }
 
+    /// A state file is durable: its index rows are stored, its sealed segments clean.
+    pub(crate) fn checkpointed(&mut self, done: &CheckpointDone) {
+        for (id, rows) in &done.index_rows {
+            let Some(segment) = self.segments.iter_mut().find(|segment| segment.id() == *id)
+            else {
+                continue;
+            };
+            segment.index.set_stored(*rows);
+            if segment.sealed {
+                segment.index.unload();
+            }
+        }
+        self.clean_segment = self.clean_segment.max(done.clean_segment);
+    }
+
     /// The parts of segments from `position` of the first on that hold entries below `to`.
-    pub(crate) fn spans(&self, first: usize, position: u32, to: LogIndex) -> Vec<Span> {
-        /// More segments than one read ever needs.
-        const SPANS_MAX: usize = 16;
+    pub(crate) fn spans(
+        &self,
+        first: usize,
+        position: u32,
+        to: LogIndex,
+        spans_max: usize,
+    ) -> Vec<Span> {
         let mut from = Some(position);
         self.segments
             .iter()
             .skip(first)
-            .take(SPANS_MAX)
+            .take(spans_max)
             .take_while(|segment| segment.base_index() < to)
             .map(|segment| Span {
                 segment: segment.file.clone(),
@@ -283,4 +306,24 @@ pub(crate) struct Checkpoint {
     pub image: StateImage,
     pub flush: Vec<Arc<SegmentFile>>,
     pub rows: Vec<UnstoredRows>,
+}
+
+/// What a durable state file means for the log in memory.
+pub(crate) struct CheckpointDone {
+    /// Index rows in the file, by segment.
+    pub index_rows: Vec<(u32, u32)>,
+    pub clean_segment: u32,
+}
+
+impl Checkpoint {
+    pub(crate) fn done(&self) -> CheckpointDone {
+        CheckpointDone {
+            index_rows: self
+                .rows
+                .iter()
+                .map(|rows| (rows.segment.identity.id, rows.first + rows.rows.len() as u32))
+                .collect(),
+            clean_segment: self.image.segments.last().map_or(0, |segment| segment.identity.id),
+        }
+    }
 }

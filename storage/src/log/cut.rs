@@ -290,6 +290,10 @@ fn truncate_core(
     core.last = last_before(core, end);
     core.next_offset = point.offset;
     core.committed = clamp(core.committed, core.last);
+    if core.damaged_from.is_some_and(|from| from >= end) {
+        // What was damaged is gone; the flags stay until the log was fetched again.
+        core.damaged_from = None;
+    }
     core.generation += 1;
     core.barriers += 1;
     let last = core.last;

@@ -1,0 +1,110 @@
+//! Where reading begins and ends: positions turned into offsets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::From;
+use crate::client::ClientShared;
+use crate::config::Isolation;
+use crate::error::Error;
+use crate::offsets::{ListedOffset, OffsetSpec, Question, list};
+
+/// Finds offsets of one topic.
+pub(super) struct Places {
+    pub(super) client: Arc<ClientShared>,
+    pub(super) topic: Arc<str>,
+    pub(super) isolation: Isolation,
+}
+
+impl Places {
+    /// The first offset to read of each partition; `ends`, where they are known already.
+    pub(super) async fn starts(
+        &self,
+        from: From,
+        partitions: &[i32],
+        ends: Option<&BTreeMap<i32, i64>>,
+        deadline: Instant,
+    ) -> Result<BTreeMap<i32, i64>, Error> {
+        let all = |offset: i64| {
+            partitions
+                .iter()
+                .map(|partition| (*partition, offset))
+                .collect()
+        };
+        match from {
+            From::Offset(offset) => Ok(all(offset)),
+            From::Earliest => {
+                self.offsets(partitions, OffsetSpec::Earliest, deadline)
+                    .await
+            }
+            From::Latest => match ends {
+                Some(ends) => Ok(ends.clone()),
+                None => self.offsets(partitions, OffsetSpec::Latest, deadline).await,
+            },
+            From::Timestamp(time) => {
+                let found = self
+                    .list(partitions, OffsetSpec::Timestamp(time), deadline)
+                    .await?;
+                let latest = self
+                    .offsets(partitions, OffsetSpec::Latest, deadline)
+                    .await?;
+                let or_latest = |(partition, listed): (i32, ListedOffset)| {
+                    let end = latest.get(&partition).copied().unwrap_or(0);
+                    (partition, listed.offset.unwrap_or(end))
+                };
+                Ok(found.into_iter().map(or_latest).collect())
+            }
+            From::Last(count) => {
+                let earliest = self
+                    .offsets(partitions, OffsetSpec::Earliest, deadline)
+                    .await?;
+                let latest = match ends {
+                    Some(ends) => ends.clone(),
+                    None => {
+                        self.offsets(partitions, OffsetSpec::Latest, deadline)
+                            .await?
+                    }
+                };
+                let back = i64::try_from(count).unwrap_or(i64::MAX);
+                let start = |(partition, end): (i32, i64)| {
+                    let first = earliest.get(&partition).copied().unwrap_or(0);
+                    (partition, end.saturating_sub(back).max(first))
+                };
+                Ok(latest.into_iter().map(start).collect())
+            }
+        }
+    }
+
+    /// One offset of each partition; 0 where there is none.
+    pub(super) async fn offsets(
+        &self,
+        partitions: &[i32],
+        spec: OffsetSpec,
+        deadline: Instant,
+    ) -> Result<BTreeMap<i32, i64>, Error> {
+        let listed = self.list(partitions, spec, deadline).await?;
+        Ok(listed
+            .into_iter()
+            .map(|(partition, listed)| (partition, listed.offset.unwrap_or(0)))
+            .collect())
+    }
+
+    async fn list(
+        &self,
+        partitions: &[i32],
+        spec: OffsetSpec,
+        deadline: Instant,
+    ) -> Result<BTreeMap<i32, ListedOffset>, Error> {
+        let question = Question {
+            topic: &self.topic,
+            wanted: partitions
+                .iter()
+                .map(|partition| (*partition, spec))
+                .collect(),
+            isolation: self.isolation,
+        };
+        list(&self.client, question, deadline).await
+    }
+}

@@ -1,0 +1,288 @@
+//! The failure detector: one connection to each known node, pinged; what it says decides who is
+//! down.
+//!
+//! It runs on shard 0 and answers nothing itself: pings are answered by whatever shard adopted the
+//! peer's connection, so a node whose shard 0 hangs is down.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corduroy_env::{Env, Stream};
+use corduroy_record::NodeId;
+use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
+
+use crate::config::{AddressBook, Identity, RaftConfig};
+use crate::wire::{FrameEncoder, FrameReader, Hello, Message, Purpose, offer_hello};
+
+/// A peer's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    /// It answers.
+    Up,
+    /// It does not.
+    Down,
+}
+
+/// Hears of every change.
+pub type OnChange = Box<dyn Fn(NodeId, PeerState)>;
+
+struct Peer {
+    /// `None`: not judged yet.
+    state: Cell<Option<PeerState>>,
+    heard_at: Cell<Option<Instant>>,
+    /// Since when this process has tried.
+    watched_since: Instant,
+    incarnation: Cell<Option<u64>>,
+    task: RefCell<Option<tokio::task::JoinHandle<()>>>,
+}
+
+struct Inner {
+    env: Env,
+    config: RaftConfig,
+    identity: Identity,
+    book: AddressBook,
+    on_change: OnChange,
+    peers: RefCell<BTreeMap<NodeId, Rc<Peer>>>,
+    started: Instant,
+}
+
+/// Watches all nodes of the address book. Clone = another handle.
+#[derive(Clone)]
+pub struct FailureDetector {
+    inner: Rc<Inner>,
+}
+
+impl FailureDetector {
+    /// A detector that has judged nobody yet. `on_change` is called on this shard; the node tells
+    /// its other shards.
+    pub fn new(
+        env: Env,
+        config: RaftConfig,
+        identity: Identity,
+        book: AddressBook,
+        on_change: OnChange,
+    ) -> FailureDetector {
+        let started = env.now();
+        FailureDetector {
+            inner: Rc::new(Inner {
+                env,
+                config,
+                identity,
+                book,
+                on_change,
+                peers: RefCell::default(),
+                started,
+            }),
+        }
+    }
+
+    /// Watches until it is dropped: spawn it on shard 0.
+    pub async fn run(self) {
+        let inner = self.inner;
+        let mut book = inner.book.subscribe();
+        let _stop = StopPeers(inner.clone());
+        loop {
+            let nodes: Vec<NodeId> = book.borrow_and_update().keys().copied().collect();
+            inner.watch(&nodes);
+            if book.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether `node` is held down. This node never is.
+    pub fn is_down(&self, node: NodeId) -> bool {
+        self.inner
+            .peers
+            .borrow()
+            .get(&node)
+            .is_some_and(|peer| peer.state.get() == Some(PeerState::Down))
+    }
+
+    /// How long ago `node` was heard; `None`: never.
+    pub fn since_contact(&self, node: NodeId) -> Option<Duration> {
+        if node == self.inner.identity.node {
+            return Some(Duration::ZERO);
+        }
+        let heard_at = self.inner.peers.borrow().get(&node)?.heard_at.get()?;
+        Some(self.inner.env.now().duration_since(heard_at))
+    }
+
+    /// Whether no majority of the known nodes, this one included, has been heard for
+    /// [`RaftConfig::isolated_after`]. Not before this process has run for as long.
+    pub fn isolated(&self) -> bool {
+        let inner = &self.inner;
+        let now = inner.env.now();
+        let patience = inner.config.isolated_after;
+        if now.duration_since(inner.started) < patience {
+            return false;
+        }
+        let nodes = inner.book.nodes();
+        let heard = nodes
+            .iter()
+            .filter(|node| self.since_contact(**node).is_some_and(|since| since <= patience))
+            .count();
+        heard * 2 <= nodes.len() && nodes.len() > 1
+    }
+}
+
+/// Ends the peers' tasks with the detector's.
+struct StopPeers(Rc<Inner>);
+
+impl Drop for StopPeers {
+    fn drop(&mut self) {
+        for peer in self.0.peers.borrow().values() {
+            if let Some(task) = peer.task.borrow_mut().take() {
+                task.abort();
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn watch(self: &Rc<Self>, nodes: &[NodeId]) {
+        let mut peers = self.peers.borrow_mut();
+        peers.retain(|node, peer| {
+            let stays = nodes.contains(node);
+            if !stays && let Some(task) = peer.task.borrow_mut().take() {
+                task.abort();
+            }
+            stays
+        });
+        for node in nodes {
+            if *node == self.identity.node || peers.contains_key(node) {
+                continue;
+            }
+            let peer = Rc::new(Peer {
+                state: Cell::new(None),
+                heard_at: Cell::new(None),
+                watched_since: self.env.now(),
+                incarnation: Cell::new(None),
+                task: RefCell::new(None),
+            });
+            let (inner, watched, node) = (self.clone(), peer.clone(), *node);
+            let task = self.env.spawn_local(async move { inner.watch_one(node, &watched).await });
+            *peer.task.borrow_mut() = Some(task);
+            peers.insert(node, peer);
+        }
+    }
+
+    fn judge(&self, node: NodeId, peer: &Peer, state: PeerState) {
+        if peer.state.replace(Some(state)) == Some(state) {
+            return;
+        }
+        match state {
+            PeerState::Down => tracing::warn!(%node, "a node is down"),
+            PeerState::Up => tracing::info!(%node, "a node is up"),
+        }
+        (self.on_change)(node, state);
+    }
+
+    fn heard(&self, node: NodeId, peer: &Peer, incarnation: u64) {
+        peer.heard_at.set(Some(self.env.now()));
+        let before = peer.incarnation.replace(Some(incarnation));
+        if before.is_some_and(|before| before != incarnation) {
+            // A restart between two pings: its leaders are gone all the same (law 2).
+            self.judge(node, peer, PeerState::Down);
+        }
+        self.judge(node, peer, PeerState::Up);
+    }
+
+    /// Silence so far, counted from the last contact or the first attempt.
+    fn silence(&self, peer: &Peer) -> Duration {
+        let since = peer.heard_at.get().unwrap_or(peer.watched_since);
+        self.env.now().duration_since(since)
+    }
+
+    async fn watch_one(&self, node: NodeId, peer: &Peer) {
+        loop {
+            let left = self.config.down_after.saturating_sub(self.silence(peer));
+            let patience = if left.is_zero() { self.config.down_after } else { left };
+            match tokio::time::timeout(patience, self.connect(node)).await {
+                Ok(Ok((stream, incarnation))) => {
+                    self.heard(node, peer, incarnation);
+                    self.ping(node, peer, stream, incarnation).await;
+                    // Broken, or silent: the next dial tells. A refused one means down at once.
+                    continue;
+                }
+                Ok(Err(Dial::Refused)) if peer.heard_at.get().is_some() => {
+                    self.judge(node, peer, PeerState::Down);
+                }
+                Ok(Err(_)) | Err(_) => {
+                    if self.silence(peer) >= self.config.down_after {
+                        self.judge(node, peer, PeerState::Down);
+                    }
+                }
+            }
+            self.env.sleep(self.config.ping_interval).await;
+        }
+    }
+
+    async fn connect(&self, node: NodeId) -> Result<(Stream, u64), Dial> {
+        let addr = self.book.get(node).ok_or(Dial::Failed)?;
+        let mut stream = self.env.connect(addr).await.map_err(|error| {
+            match error.kind() {
+                std::io::ErrorKind::ConnectionRefused => Dial::Refused,
+                _ => Dial::Failed,
+            }
+        })?;
+        let hello = Hello {
+            purpose: Purpose::Detector,
+            cluster: self.identity.cluster.get(),
+            node: self.identity.node,
+            target_node: node,
+            incarnation: self.identity.incarnation,
+            target_shard: 0,
+        };
+        match offer_hello(&mut stream, &hello).await {
+            Ok(theirs) => Ok((stream, theirs.incarnation)),
+            Err(error) => {
+                tracing::debug!(%node, %error, "a node cannot be watched");
+                Err(Dial::Failed)
+            }
+        }
+    }
+
+    /// Pings until the connection breaks or falls silent.
+    async fn ping(&self, node: NodeId, peer: &Peer, stream: Stream, incarnation: u64) {
+        let (read, mut write) = stream.into_split();
+        let mut reader = FrameReader::new(read);
+        let mut encoder = FrameEncoder::default();
+        let mut count = 0u64;
+        let mut next = self.env.now();
+        loop {
+            tokio::select! {
+                biased;
+                frame = reader.next() => {
+                    match frame.and_then(|frame| frame.message()) {
+                        Ok(Message::Pong { .. }) => self.heard(node, peer, incarnation),
+                        Ok(_) => {}
+                        Err(_) => return,
+                    }
+                }
+                () = tokio::time::sleep_until(next) => {
+                    if self.silence(peer) >= self.config.down_after {
+                        self.judge(node, peer, PeerState::Down);
+                        return;
+                    }
+                    next = self.env.now() + self.config.ping_interval;
+                    count += 1;
+                    let Ok(ping) = encoder.encode(&Message::Ping { count }, 0) else { return };
+                    if write.write_all(&ping).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Why a dial failed.
+enum Dial {
+    /// Nobody listens: the process is gone.
+    Refused,
+    Failed,
+}

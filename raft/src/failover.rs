@@ -1,0 +1,282 @@
+//! Fast failover: when the detector calls a leader's node down, the live voter with the longest
+//! log campaigns at once (law 12).
+//!
+//! It stays a normal Raft election. Only the order of the candidates is arranged: the live voters
+//! tell each other their last entries, the highest campaigns, ties go to the higher replica id,
+//! and retries are staggered so that two never duel for long.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use corduroy_record::{NodeId, ReplicaId};
+use futures::FutureExt;
+use futures::future::join_all;
+use openraft::raft::TransferLeaderRequest;
+
+use crate::replica_core::{Core, Role};
+use crate::shard::ShardInner;
+use crate::types::LogId;
+use crate::wire::{Message, Route, SurveyAsk, SurveyState};
+
+/// After this many attempts openraft's own election timeouts take over.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// A node is down: wakes every replica that has a member there, fails over those that it led.
+pub(crate) fn node_down(shard: &Rc<ShardInner>, node: NodeId) {
+    for core in shard.cores() {
+        if !core.members().iter().any(|(_, member, _)| *member == node) {
+            continue;
+        }
+        core.wake();
+        if core.leader_node().is_none_or(|leader| leader == node) {
+            start(shard, &core);
+        }
+    }
+}
+
+/// A node is back, or has restarted: its replicas need to hear their leaders.
+pub(crate) fn node_up(shard: &Rc<ShardInner>, node: NodeId) {
+    for core in shard.cores() {
+        let members = core.members();
+        let there: Vec<u64> = members
+            .iter()
+            .filter(|(id, member, _)| *member == node && *id != core.id)
+            .map(|(id, _, _)| id.get())
+            .collect();
+        if there.is_empty() {
+            continue;
+        }
+        core.wake();
+        if core.is_leader()
+            && let Some(raft) = core.raft()
+        {
+            // Our channel takes commands without waiting.
+            let _ = raft.trigger().reset_backoff(there).now_or_never();
+            let _ = raft.trigger().heartbeat().now_or_never();
+        }
+    }
+}
+
+/// Runs the failover of one group, once at a time.
+pub(crate) fn start(shard: &Rc<ShardInner>, core: &Rc<Core>) {
+    if core.failover_running.replace(true) {
+        return;
+    }
+    let (shard, core) = (Rc::downgrade(shard), core.clone());
+    let env = core.env.clone();
+    env.spawn_local(async move {
+        for attempt in 0..ATTEMPTS_MAX {
+            let open = shard.upgrade().is_some_and(|shard| !shard.closed.get());
+            if !open || core.stopped.get() || is_settled(&core) {
+                break;
+            }
+            attempt_once(&core).await;
+            let share = core.env.random_below(core.config.failover_retry.as_micros() as u64 + 1);
+            let stagger = std::time::Duration::from_micros(share) * (attempt.min(4) + 1);
+            core.env.sleep(core.config.failover_retry + stagger).await;
+        }
+        core.failover_running.set(false);
+    });
+}
+
+/// A leader is known and its node is not down.
+fn is_settled(core: &Core) -> bool {
+    core.is_leader() || core.leader_node().is_some_and(|node| !core.nodes.is_down(node))
+}
+
+async fn attempt_once(core: &Rc<Core>) {
+    let members = core.members();
+    let is_voter = members.iter().any(|(id, _, voter)| *id == core.id && *voter);
+    if !is_voter || core.role() == Role::Stopped {
+        return;
+    }
+    let Some(vote) = core.vote() else { return };
+    let leader = vote.leader_id.voted_for;
+    let asks = members
+        .iter()
+        .filter(|(id, node, voter)| *id != core.id && *voter && !core.nodes.is_down(*node))
+        .map(|(id, node, _)| survey(core, *id, *node, leader));
+    let answers: Vec<(u64, SurveyState)> = join_all(asks).await.into_iter().flatten().collect();
+    if is_settled(core) {
+        return;
+    }
+    let own = Candidate { id: core.id.get(), last: core.last_log_id(), no_vote: core.no_vote() };
+    let facts = Facts {
+        own,
+        leader_committed: vote.committed,
+        answers: &answers,
+        voters: members.iter().filter(|(_, _, voter)| *voter).count(),
+    };
+    match decide(&facts, |replicas| core.is_quorum(replicas)) {
+        Verdict::Campaign => campaign(core).await,
+        Verdict::CampaignFlagged => {
+            tracing::error!(
+                group = %core.group,
+                "most replicas lost log; the longest of them leads: records may be lost"
+            );
+            allow_exception(core, core.id.get());
+            campaign(core).await;
+        }
+        Verdict::YieldFlagged(to) => allow_exception(core, to),
+        Verdict::Wait => {}
+    }
+}
+
+fn allow_exception(core: &Core, candidate: u64) {
+    let until = core.env.now() + core.config.election_max;
+    core.vote_exception.set(Some((candidate, until)));
+}
+
+/// One replica that could lead.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    id: u64,
+    last: Option<LogId>,
+    no_vote: bool,
+}
+
+/// What one attempt knows.
+struct Facts<'a> {
+    own: Candidate,
+    /// The dead leader was elected; otherwise nobody has a lease to protect.
+    leader_committed: bool,
+    answers: &'a [(u64, SurveyState)],
+    voters: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Campaign,
+    /// A majority is flagged, every voter answered, and this one has the longest log (law 8).
+    CampaignFlagged,
+    /// The same, and the named one has the longest log: it may have this flagged replica's vote.
+    YieldFlagged(u64),
+    Wait,
+}
+
+/// Who campaigns. Pure, so that a table can test it.
+fn decide(facts: &Facts<'_>, is_quorum: impl Fn(&BTreeSet<u64>) -> bool) -> Verdict {
+    let all: Vec<Candidate> = facts
+        .answers
+        .iter()
+        .map(|(id, state)| Candidate {
+            id: *id,
+            last: state.last.map(Into::into),
+            no_vote: state.no_vote,
+        })
+        .chain([facts.own])
+        .collect();
+    let best = |of: &mut dyn Iterator<Item = &Candidate>| {
+        of.max_by_key(|candidate| (candidate.last, candidate.id)).map(|candidate| candidate.id)
+    };
+    let free: BTreeSet<u64> =
+        all.iter().filter(|candidate| !candidate.no_vote).map(|candidate| candidate.id).collect();
+    if is_quorum(&free) {
+        // Votes are only worth asking for where the leader is held down too.
+        let mut agree: BTreeSet<u64> = facts
+            .answers
+            .iter()
+            .filter(|(_, state)| state.leader_down || !facts.leader_committed || !state.vote.committed)
+            .map(|(id, _)| *id)
+            .filter(|id| free.contains(id))
+            .collect();
+        agree.insert(facts.own.id);
+        let mut able = all.iter().filter(|candidate| !candidate.no_vote);
+        if !facts.own.no_vote && is_quorum(&agree) && best(&mut able) == Some(facts.own.id) {
+            return Verdict::Campaign;
+        }
+        return Verdict::Wait;
+    }
+    if all.len() < facts.voters || all.iter().all(|candidate| !candidate.no_vote) {
+        return Verdict::Wait;
+    }
+    match best(&mut all.iter()) {
+        Some(id) if id == facts.own.id => Verdict::CampaignFlagged,
+        Some(id) => Verdict::YieldFlagged(id),
+        None => Verdict::Wait,
+    }
+}
+
+async fn survey(
+    core: &Rc<Core>,
+    id: ReplicaId,
+    node: NodeId,
+    leader: u64,
+) -> Option<(u64, SurveyState)> {
+    let route = Route::new(core.group, core.id, id);
+    let asked = core.board.ask(node, core.config.survey_max, |link, call| {
+        link.pack(|packed| packed.surveys.push(SurveyAsk { route, call, leader }))
+    });
+    match asked.await {
+        Ok((Message::SurveyAnswers(answers), _)) => {
+            answers.first()?.state.map(|state| (id.get(), state))
+        }
+        _ => None,
+    }
+}
+
+/// Asks for votes now, without waiting for leases that only protect a dead leader.
+pub(crate) async fn campaign(core: &Rc<Core>) {
+    let Some(raft) = core.raft() else { return };
+    let Some(vote) = core.vote() else { return };
+    core.wake();
+    tracing::info!(group = %core.group, replica = %core.id, "campaigns for a leader whose node is down");
+    let request = TransferLeaderRequest::new(vote, core.id.get(), None);
+    // It first waits until the log is flushed; a new attempt supersedes it.
+    let flushed =
+        tokio::time::timeout(core.config.failover_retry, raft.handle_transfer_leader(request));
+    if !matches!(flushed.await, Ok(Ok(Ok(())))) {
+        // After a restart openraft does not know its vote as flushed: the plain way.
+        let _ = raft.trigger().elect(false).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{WireLogId, WireVote};
+
+    fn state(term: u64, index: u64, leader_down: bool, no_vote: bool) -> SurveyState {
+        SurveyState {
+            vote: WireVote { term: 3, voted_for: 1, committed: true },
+            last: Some(WireLogId { term, index }),
+            leader_down,
+            no_vote,
+        }
+    }
+
+    /// Three voters 1, 2, 3; replica 1 led and is dead; we are 2 at (3, 10).
+    fn check(answers: &[(u64, SurveyState)], own_no_vote: bool) -> Verdict {
+        let own = Candidate {
+            id: 2,
+            last: Some(WireLogId { term: 3, index: 10 }.into()),
+            no_vote: own_no_vote,
+        };
+        let facts = Facts { own, leader_committed: true, answers, voters: 3 };
+        decide(&facts, |replicas| replicas.len() >= 2)
+    }
+
+    #[test]
+    fn the_longest_live_log_campaigns_and_ties_go_to_the_higher_id() {
+        assert_eq!(check(&[(3, state(3, 9, true, false))], false), Verdict::Campaign);
+        assert_eq!(check(&[(3, state(3, 11, true, false))], false), Verdict::Wait);
+        assert_eq!(check(&[(3, state(2, 99, true, false))], false), Verdict::Campaign);
+        assert_eq!(check(&[(3, state(3, 10, true, false))], false), Verdict::Wait);
+    }
+
+    #[test]
+    fn nobody_campaigns_without_a_majority_that_holds_the_leader_down() {
+        assert_eq!(check(&[], false), Verdict::Wait);
+        assert_eq!(check(&[(3, state(3, 9, false, false))], false), Verdict::Wait);
+    }
+
+    #[test]
+    fn a_flagged_replica_leads_only_when_all_voters_answer_and_most_are_flagged() {
+        assert_eq!(check(&[(3, state(3, 9, true, false))], true), Verdict::Wait);
+        assert_eq!(check(&[(3, state(3, 9, true, true))], true), Verdict::Wait);
+        let all = [(1, state(3, 8, true, true)), (3, state(3, 9, true, true))];
+        assert_eq!(check(&all, true), Verdict::CampaignFlagged);
+        let longer = [(1, state(3, 8, true, false)), (3, state(3, 12, true, true))];
+        assert_eq!(check(&longer, true), Verdict::YieldFlagged(3));
+    }
+}

@@ -1,0 +1,239 @@
+//! The handle of one replica: all that the rest of the node may know of Raft.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corduroy_record::{GroupId, LogIndex, NodeId, ReplicaId};
+use corduroy_storage::Log;
+use openraft::raft::TransferLeaderRequest;
+use openraft_rt::WatchReceiver;
+use tokio::time::Instant;
+
+use crate::barrier::{NotLeader, read_barrier};
+use crate::error::RaftError;
+use crate::members;
+use crate::proposal::{Proposal, ProposalObserver};
+use crate::replica_core::{Core, ReplicaView};
+use crate::types::RaftNode;
+
+/// One replica of one group. Clone = another handle.
+#[derive(Clone)]
+pub struct Replica {
+    core: Rc<Core>,
+}
+
+impl fmt::Debug for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Replica({} of {})", self.core.id, self.core.group)
+    }
+}
+
+impl Replica {
+    pub(crate) fn new(core: Rc<Core>) -> Replica {
+        Replica { core }
+    }
+
+    /// What this replica is right now.
+    pub fn view(&self) -> ReplicaView {
+        self.core.view()
+    }
+
+    /// The group's members: replica, its node, whether it votes.
+    pub fn members(&self) -> Vec<(ReplicaId, NodeId, bool)> {
+        self.core.members()
+    }
+
+    /// Gives the group its first members. Once per group, on the replica that the controller
+    /// names; it then campaigns at once.
+    ///
+    /// # Errors
+    /// The group has a log already, or this replica is not among the members.
+    pub async fn initialize(&self, members: Vec<(ReplicaId, NodeId)>) -> Result<(), RaftError> {
+        let raft = self.core.raft().ok_or(RaftError::Stopped)?;
+        let members: BTreeMap<u64, RaftNode> =
+            members.into_iter().map(|(id, node)| (id.get(), RaftNode { node })).collect();
+        raft.initialize(members).await.map_err(|error| RaftError::Initialize(error.to_string()))
+    }
+
+    /// Ordered door (law 14): proposals of one replica are appended in the order of the calls, or
+    /// fail; an entry whose predecessor was refused is not appended before it. A proposal that
+    /// meets an expired lease is held and proposed again, up to
+    /// [`RaftConfig::propose_hold_max`](crate::RaftConfig::propose_hold_max).
+    pub fn propose(&self, proposal: Proposal, observer: Box<dyn ProposalObserver>) {
+        self.core.door.propose(proposal, observer);
+    }
+
+    /// Waits until a majority has confirmed this leader after the call and everything committed
+    /// before is applied; returns the index applied. ReadIndex (Raft dissertation, 6.4), never a
+    /// lease; callers at the same time share a round.
+    ///
+    /// # Errors
+    /// This replica does not lead, or no majority answered in time.
+    pub async fn read_barrier(&self) -> Result<LogIndex, NotLeader> {
+        read_barrier(&self.core).await
+    }
+
+    /// The in-sync replicas as the leader sees them, itself included: the voters that held its
+    /// log's end within `lag_max` and whose node is not down. Empty on who does not lead.
+    pub fn in_sync(&self, lag_max: Duration) -> Vec<(ReplicaId, NodeId)> {
+        let core = &self.core;
+        if !core.is_leader() {
+            return Vec::new();
+        }
+        let (end, now) = (core.last(), core.env.now());
+        core.members()
+            .into_iter()
+            .filter(|(id, node, voter)| {
+                let alone = *id == core.id;
+                *voter
+                    && (alone
+                        || !core.nodes.is_down(*node)
+                            && (core.is_asleep()
+                                || core.progress.is_in_sync(id.get(), end, lag_max, now)))
+            })
+            .map(|(id, node, _)| (id, node))
+            .collect()
+    }
+
+    /// Waits until `copies` voters, this one included, durably hold `index`; `false` when
+    /// `deadline` passes or the leadership ends first.
+    pub async fn wait_replicated(
+        &self,
+        index: LogIndex,
+        copies: usize,
+        deadline: Instant,
+    ) -> bool {
+        let core = &self.core;
+        loop {
+            let changed = core.progress.changed();
+            if core.is_leader() && self.copies(index) >= copies {
+                return true;
+            }
+            if !core.is_leader()
+                || tokio::time::timeout_at(deadline, changed).await.is_err()
+            {
+                return false;
+            }
+        }
+    }
+
+    fn copies(&self, index: LogIndex) -> usize {
+        let core = &self.core;
+        core.members()
+            .iter()
+            .filter(|(id, _, voter)| {
+                let held = if *id == core.id {
+                    core.log.state().durable_last
+                } else {
+                    core.progress.matched(id.get())
+                };
+                *voter && held >= Some(index)
+            })
+            .count()
+    }
+
+    /// Hands the leadership to `to`, or to the voter that holds most of the log.
+    ///
+    /// # Errors
+    /// This replica does not lead; there is no other live voter; the target did not win in time
+    /// (then this leader campaigns for its own leadership again).
+    pub async fn transfer_leader(&self, to: Option<ReplicaId>) -> Result<(), RaftError> {
+        let core = &self.core;
+        let raft = core.raft().ok_or(RaftError::Stopped)?;
+        if !core.is_leader() {
+            return Err(RaftError::NotLeader { leader: core.leader_node() });
+        }
+        let target = core
+            .members()
+            .into_iter()
+            .filter(|(id, node, voter)| {
+                *voter
+                    && *id != core.id
+                    && !core.nodes.is_down(*node)
+                    && to.is_none_or(|to| to == *id)
+            })
+            .max_by_key(|(id, _, _)| (core.progress.matched(id.get()), id.get()))
+            .map(|(id, _, _)| id);
+        let Some(target) = target else {
+            return if to == Some(core.id) { Ok(()) } else { Err(RaftError::NoTarget) };
+        };
+        let Some(vote) = core.vote() else { return Err(RaftError::Stopped) };
+        core.touch();
+        // Law 12: this leader grants its own successor the privilege.
+        core.ordered.set(Some((vote.leader_id.term, target.get())));
+        raft.trigger()
+            .transfer_leader(target.get())
+            .await
+            .map_err(|_| RaftError::Stopped)?;
+        let mut server = raft.server_metrics();
+        let gone = async {
+            while core.is_leader() && core.vote() == Some(vote) {
+                if server.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        if tokio::time::timeout(core.config.transfer_max, gone).await.is_ok() {
+            return Ok(());
+        }
+        // openraft refuses writes until somebody wins: this leader campaigns itself.
+        let own = TransferLeaderRequest::new(vote, core.id.get(), None);
+        let _ = raft.handle_transfer_leader(own).await;
+        Err(RaftError::Timeout("transferring the leadership"))
+    }
+
+    /// Asks for an election now, by the plain rules: leases and pre-votes count.
+    ///
+    /// # Errors
+    /// The replica has stopped.
+    pub async fn campaign(&self) -> Result<(), RaftError> {
+        self.core.wake();
+        let raft = self.core.raft().ok_or(RaftError::Stopped)?;
+        raft.trigger().elect(true).await.map_err(|_| RaftError::Stopped)
+    }
+
+    /// Retention: makes the newest saved tables at or below `index` the snapshot, then purges the
+    /// log up to them. A leader whose follower is reading there purges a little later.
+    ///
+    /// # Errors
+    /// Nothing saved lies above the log's start and at or below `index`; the disk failed.
+    pub async fn purge_to(&self, index: LogIndex) -> Result<(), RaftError> {
+        members::purge_to(&self.core, index).await
+    }
+
+    /// Makes `target` the group's voters: adds the new ones as learners, waits until they have
+    /// caught up, changes the voters by joint consensus, drops the rest. One change at a time.
+    ///
+    /// # Errors
+    /// This replica does not lead. If the leader is not in `target`, the leadership is first
+    /// handed to a voter that is, and this is [`RaftError::NotLeader`]: call again there.
+    pub async fn change_members(
+        &self,
+        target: Vec<(ReplicaId, NodeId)>,
+        catch_up_max: Duration,
+    ) -> Result<(), RaftError> {
+        members::change_members(self, &self.core, target, catch_up_max).await
+    }
+
+    /// The log, for reading.
+    pub fn log(&self) -> &Log {
+        &self.core.log
+    }
+
+    /// The group.
+    pub fn group(&self) -> GroupId {
+        self.core.group
+    }
+
+    /// This replica.
+    pub fn id(&self) -> ReplicaId {
+        self.core.id
+    }
+
+    /// Whether the group's ticks are off.
+    pub fn is_asleep(&self) -> bool {
+        self.core.is_asleep()
+    }
+}

@@ -1,0 +1,146 @@
+//! Watches one replica's openraft instance: tells the machine of leaders, restarts after a panic.
+//!
+//! A storage error never restarts (law 3): after a failed flush the pages may read as clean.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use corduroy_record::{NodeId, ReplicaId, Term};
+use openraft_rt::WatchReceiver;
+
+use crate::failover;
+use crate::replica_core::{Core, Role};
+use crate::shard::ShardInner;
+use crate::state_machine::ReplicaEvent;
+
+/// First pause before a restart; doubles.
+const RESTART_PAUSE_MIN: Duration = Duration::from_millis(100);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// What the machine was told last.
+#[derive(Default, PartialEq, Eq, Clone)]
+struct Told {
+    term: Term,
+    leader: Option<(ReplicaId, NodeId)>,
+    leads: bool,
+    members: Vec<(ReplicaId, NodeId, bool)>,
+}
+
+pub(crate) fn spawn(shard: &Rc<ShardInner>, core: &Rc<Core>) {
+    let (shard, core) = (Rc::downgrade(shard), core.clone());
+    let env = core.env.clone();
+    env.spawn_local(async move {
+        let mut pause = RESTART_PAUSE_MIN;
+        loop {
+            watch(&core, &shard).await;
+            let Some(shard) = shard.upgrade() else { return };
+            if core.stopped.get() || shard.closed.get() {
+                return;
+            }
+            if let Some(reason) = core.storage_error.borrow().clone() {
+                give_up(&core, reason);
+                return;
+            }
+            shard.restarts.set(shard.restarts.get() + 1);
+            tracing::error!(
+                group = %core.group, replica = %core.id, disk_full = core.disk_full.get(),
+                "a replica ended unexpectedly and is restarted"
+            );
+            core.env.sleep(pause).await;
+            pause = (pause * 2).min(RESTART_PAUSE_MAX);
+            if let Err(reason) = restart(&shard, &core).await {
+                give_up(&core, reason);
+                return;
+            }
+        }
+    });
+}
+
+/// Follows the instance until it ends.
+async fn watch(core: &Rc<Core>, shard: &std::rc::Weak<ShardInner>) {
+    let Some(raft) = core.raft() else { return };
+    let mut server = raft.server_metrics();
+    let mut told = Told::default();
+    loop {
+        tell(core, &mut told);
+        if let Some(shard) = shard.upgrade()
+            && let Some(node) = core.leader_node()
+            && core.nodes.is_down(node)
+        {
+            failover::start(&shard, core);
+        }
+        if server.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn tell(core: &Rc<Core>, told: &mut Told) {
+    let now = Told {
+        term: core.term(),
+        leader: core.leader(),
+        leads: core.is_leader(),
+        members: core.members(),
+    };
+    if now == *told {
+        return;
+    }
+    if now.leads && (!told.leads || now.term != told.term) {
+        core.progress.lead(core.env.now());
+        core.touch();
+    } else if told.leads && !now.leads {
+        core.progress.follow();
+    }
+    if (now.term, now.leader, now.leads) != (told.term, told.leader, told.leads) {
+        core.event(&ReplicaEvent::LeaderChanged {
+            term: now.term,
+            leader: now.leader,
+            is_self: now.leads,
+        });
+    }
+    if now.members != told.members {
+        core.event(&ReplicaEvent::MembersChanged);
+    }
+    *told = now;
+    core.announce_ready();
+}
+
+fn give_up(core: &Rc<Core>, reason: String) {
+    tracing::error!(group = %core.group, replica = %core.id, reason, "a replica has stopped");
+    core.wake_peers();
+    core.stopped.set(true);
+    core.set_instance(None);
+    core.door.stop();
+    core.progress.follow();
+    core.applied_changed.notify_waiters();
+    core.event(&ReplicaEvent::Stopped { reason });
+}
+
+/// Rebuilds the instance from what is durable. A leader that ended so leads again only in a new
+/// term (law 2); its peers run their ticks until then (law 13).
+async fn restart(shard: &Rc<ShardInner>, core: &Rc<Core>) -> Result<(), String> {
+    core.wake_peers();
+    if let Some(old) = core.set_instance(None) {
+        // Its tasks let go of log and machine before the next instance takes them.
+        let _ = old.shutdown().await;
+    }
+    core.progress.follow();
+    core.ready_term.set(None);
+    core.disk_full.set(false);
+    // Law 3: everything that was appended is durable before openraft sees the log again.
+    core.log.flush().await.map_err(|error| error.to_string())?;
+    core.door.restart();
+    shard.start(core).await.map_err(|error| error.to_string())
+}
+
+/// Stops a replica for good.
+pub(crate) async fn stop(core: &Rc<Core>) {
+    core.stopped.set(true);
+    core.door.stop();
+    core.progress.follow();
+    core.applied_changed.notify_waiters();
+    if let Some(raft) = core.set_instance(None) {
+        let _ = raft.shutdown().await;
+    }
+    debug_assert!(core.role() == Role::Stopped);
+}

@@ -1,0 +1,214 @@
+//! One node: a disk, a store, a shard, a failure detector, a listener.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use corduroy_env::Env;
+use corduroy_raft::{
+    AddressBook, ClusterTag, FailureDetector, Identity, PeerState, Purpose, RaftConfig, RaftShard,
+    Replica, ReplicaSpec, ShardHooks, read_hello,
+};
+use corduroy_record::{GroupId, NodeId};
+use corduroy_storage::{Disk, IoMode, LogConfig, SimDisk, Store, StoreConfig, recover};
+use tokio::task::JoinHandle;
+
+use super::{Links, TestMachine, replica_id};
+
+/// A node of a test cluster.
+pub struct TestNode {
+    id: i32,
+    pub disk: SimDisk,
+    pub log_config: LogConfig,
+    pub padding_bytes: usize,
+    /// The next start finds an empty disk, on which the operator registers the old replica as
+    /// damaged.
+    pub lose_disk: bool,
+    running: Option<Running>,
+}
+
+struct Running {
+    shard: RaftShard,
+    detector: FailureDetector,
+    store: Store,
+    replica: Replica,
+    machine: Rc<RefCell<TestMachine>>,
+    tasks: Vec<JoinHandle<()>>,
+    casts: Rc<RefCell<Vec<Bytes>>>,
+}
+
+impl TestNode {
+    pub fn new(id: i32) -> TestNode {
+        TestNode {
+            id,
+            disk: SimDisk::new(),
+            log_config: LogConfig::default(),
+            padding_bytes: 0,
+            lose_disk: false,
+            running: None,
+        }
+    }
+
+    fn root() -> PathBuf {
+        PathBuf::from("/data")
+    }
+
+    pub async fn start(
+        &mut self,
+        env: &Env,
+        config: &RaftConfig,
+        group: GroupId,
+        links: &Rc<Links>,
+        all: &[i32],
+    ) {
+        assert!(self.running.is_none(), "node {} runs already", self.id);
+        let lost = std::mem::take(&mut self.lose_disk);
+        if lost {
+            self.disk = SimDisk::new();
+        }
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        recover(&disk, &TestNode::root()).expect("recovery");
+        let store_config = StoreConfig {
+            journal_file_bytes: 1 << 20,
+            reserve_bytes: 0,
+            low_bytes: 0,
+            critical_bytes: 0,
+            io: IoMode::Inline,
+            ..StoreConfig::new(TestNode::root(), 0)
+        };
+        let store = Store::open(disk, store_config, env.clone()).expect("a store");
+        let flushing = store.clone();
+        let mut tasks = vec![env.spawn_local(async move { flushing.run().await })];
+
+        let book = AddressBook::new();
+        let identity = Identity {
+            node: NodeId::new(self.id),
+            incarnation: env.random_u64(),
+            shard: 0,
+            shards: 1,
+            cluster: ClusterTag::unknown(),
+        };
+        let casts = Rc::new(RefCell::new(Vec::new()));
+        let heard = casts.clone();
+        let hooks = ShardHooks {
+            forward: Box::new(|_, _| panic!("one shard forwards nothing")),
+            shard_of: Box::new(|_| 0),
+            on_call: Rc::new(|from, request| {
+                let answer = format!("{} from {from}", String::from_utf8_lossy(&request));
+                Box::pin(async move { Bytes::from(answer) })
+            }),
+            on_cast: Rc::new(move |_, message| heard.borrow_mut().push(message)),
+        };
+        let shard = RaftShard::new(
+            env.clone(),
+            config.clone(),
+            identity.clone(),
+            store.clone(),
+            book.clone(),
+            hooks,
+        );
+
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listener = env.listen(any).await.expect("a free port");
+        let addr = listener.local_addr().expect("bound");
+        let (accepting, accept_env) = (shard.clone(), env.clone());
+        tasks.push(env.spawn_local(async move {
+            loop {
+                let Ok((mut stream, _)) = listener.accept().await else { continue };
+                let shard = accepting.clone();
+                accept_env.spawn_local(async move {
+                    if let Ok(hello) = read_hello(&mut stream).await {
+                        assert!(hello.purpose != Purpose::Peer || hello.node != NodeId::new(-1));
+                        shard.adopt(stream, hello);
+                    }
+                });
+            }
+        }));
+        links.set_target(self.id, Some(addr)).await;
+        for other in all {
+            if *other != self.id {
+                book.set(NodeId::new(*other), links.address(self.id, *other).await);
+            } else {
+                book.set(NodeId::new(*other), addr);
+            }
+        }
+
+        let told = shard.clone();
+        let detector = FailureDetector::new(
+            env.clone(),
+            config.clone(),
+            identity,
+            book,
+            Box::new(move |node, state| match state {
+                PeerState::Down => told.node_down(node),
+                PeerState::Up => told.node_up(node),
+            }),
+        );
+        tasks.push(env.spawn_local(detector.clone().run()));
+
+        let log = if store.contains(group) {
+            store.open_log(group, self.log_config).expect("the log")
+        } else {
+            store.create_log(group, replica_id(self.id), self.log_config).await.expect("a log")
+        };
+        if lost {
+            log.set_no_vote(true).await.expect("a flag");
+        }
+        let machine = Rc::new(RefCell::new(TestMachine {
+            padding_bytes: self.padding_bytes,
+            ..TestMachine::default()
+        }));
+        let spec = ReplicaSpec { group, replica: replica_id(self.id), log };
+        let replica = shard.open(spec, machine.clone()).await.expect("the replica opens");
+        self.running = Some(Running { shard, detector, store, replica, machine, tasks, casts });
+    }
+
+    pub async fn kill(&mut self, links: &Rc<Links>) {
+        let Some(running) = self.running.take() else { return };
+        links.set_target(self.id, None).await;
+        for task in &running.tasks {
+            task.abort();
+        }
+        self.disk.kill_process();
+        running.shard.close().await;
+        drop(running.store);
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    pub fn replica(&self) -> Option<Replica> {
+        self.running.as_ref().map(|running| running.replica.clone())
+    }
+
+    fn get(&self) -> &Running {
+        self.running.as_ref().expect("the node runs")
+    }
+
+    pub fn shard(&self) -> &RaftShard {
+        &self.get().shard
+    }
+
+    pub fn detector(&self) -> &FailureDetector {
+        &self.get().detector
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.get().store
+    }
+
+    pub fn machine(&self) -> Rc<RefCell<TestMachine>> {
+        self.get().machine.clone()
+    }
+
+    pub fn casts(&self) -> Vec<Bytes> {
+        self.get().casts.borrow().clone()
+    }
+
+    pub fn tables(&self) -> (u64, u64, u64) {
+        self.get().machine.borrow().fingerprint()
+    }
+}

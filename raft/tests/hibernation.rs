@@ -1,0 +1,95 @@
+//! Idle groups sleep, and wake for whatever needs them (law 13).
+
+#![allow(dead_code)]
+
+mod harness;
+
+use std::time::Duration;
+
+use corduroy_raft::{RaftConfig, Role};
+use harness::{Cluster, run, test_config, wait_for};
+
+fn sleepy() -> RaftConfig {
+    RaftConfig { hibernate_after: Duration::from_millis(200), ..test_config() }
+}
+
+async fn asleep(cluster: &Cluster) -> i32 {
+    let running = cluster.running();
+    let leader = cluster.leader(&running).await;
+    wait_for("the group to sleep", || {
+        running.iter().all(|id| cluster.replica(*id).is_asleep()).then_some(())
+    })
+    .await;
+    leader
+}
+
+#[test]
+fn an_idle_group_sleeps_and_a_write_wakes_it_in_its_own_term() {
+    run(async {
+        let mut cluster = Cluster::new(3, sleepy());
+        cluster.start_all().await;
+        cluster.leader(&[1, 2, 3]).await;
+        cluster.commit(&["a"]).await;
+        let leader = asleep(&cluster).await;
+        let term = cluster.replica(leader).view().term;
+        // Longer than any lease or election timeout.
+        tokio::time::sleep(Duration::from_millis(2000)).await;
+        let view = cluster.replica(leader).view();
+        assert!(view.lease_valid, "the detector stands in for the lease");
+        assert_eq!(cluster.replica(leader).in_sync(Duration::from_millis(1)).len(), 3);
+        let before = tokio::time::Instant::now();
+        cluster.commit(&["b"]).await;
+        println!("a sleeping group took a write in {:?}", before.elapsed());
+        assert!(!cluster.replica(leader).is_asleep());
+        assert_eq!(cluster.replica(leader).view().term, term, "no election was needed");
+        assert_eq!(cluster.agree().await, ["a", "b"]);
+        asleep(&cluster).await;
+    });
+}
+
+#[test]
+fn a_sleeping_group_whose_leader_dies_elects_another() {
+    run(async {
+        let mut cluster = Cluster::new(3, sleepy());
+        cluster.start_all().await;
+        cluster.leader(&[1, 2, 3]).await;
+        cluster.commit(&["a"]).await;
+        let leader = asleep(&cluster).await;
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        cluster.kill(leader).await;
+        cluster.commit(&["b"]).await;
+        assert_eq!(cluster.agree().await, ["a", "b"]);
+    });
+}
+
+#[test]
+fn a_sleeping_group_whose_follower_restarts_keeps_its_leader() {
+    run(async {
+        let mut cluster = Cluster::new(3, sleepy());
+        cluster.start_all().await;
+        cluster.leader(&[1, 2, 3]).await;
+        cluster.commit(&["a"]).await;
+        let leader = asleep(&cluster).await;
+        let term = cluster.replica(leader).view().term;
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let follower = (1..=3).find(|id| *id != leader).expect("another");
+        cluster.kill(follower).await;
+        cluster.start(follower).await;
+        let after = asleep(&cluster).await;
+        let view = cluster.replica(leader).view();
+        assert_eq!((after, view.term, view.role), (leader, term, Role::Leader));
+    });
+}
+
+#[test]
+fn a_read_barrier_wakes_a_sleeping_group() {
+    run(async {
+        let mut cluster = Cluster::new(3, sleepy());
+        cluster.start_all().await;
+        cluster.leader(&[1, 2, 3]).await;
+        cluster.commit(&["a"]).await;
+        let leader = asleep(&cluster).await;
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        cluster.replica(leader).read_barrier().await.expect("still the leader");
+    });
+}

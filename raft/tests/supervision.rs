@@ -1,0 +1,81 @@
+//! A panic restarts one replica alone; a storage error stops it for good (law 3).
+
+#![allow(dead_code)]
+
+mod harness;
+
+use corduroy_raft::{ReplicaEvent, Role};
+use harness::{Cluster, run, test_config, wait_for};
+
+#[test]
+fn a_panic_in_a_machine_restarts_that_replica_from_its_log() {
+    run(async {
+        let mut cluster = Cluster::new(3, test_config());
+        cluster.start_all().await;
+        let leader = cluster.leader(&[1, 2, 3]).await;
+        let victim = (1..=3).find(|id| *id != leader).expect("another");
+        cluster.commit(&["a"]).await;
+        cluster.nodes[&victim].machine().borrow_mut().poison = Some(b"poison");
+        cluster.propose_internal(leader, b"poison").wait().await;
+        cluster.commit(&["b"]).await;
+        assert_eq!(cluster.agree().await, ["a", "b"]);
+        let restores = cluster.nodes[&victim].machine().borrow().restores;
+        assert_eq!(restores, 2, "at open and after the panic");
+        assert_eq!(cluster.nodes[&victim].shard().metrics().restarts, 1);
+    });
+}
+
+#[test]
+fn a_leader_that_panicked_leads_again_only_in_a_new_term() {
+    run(async {
+        let mut cluster = Cluster::new(3, test_config());
+        cluster.start_all().await;
+        let leader = cluster.leader(&[1, 2, 3]).await;
+        let term = cluster.replica(leader).view().term;
+        cluster.commit(&["a"]).await;
+        cluster.nodes[&leader].machine().borrow_mut().poison = Some(b"poison");
+        cluster.propose_internal(leader, b"poison").wait().await;
+        wait_for("a new term", || {
+            (1..=3)
+                .any(|id| {
+                    let view = cluster.replica(id).view();
+                    view.role == Role::Leader && view.term > term
+                })
+                .then_some(())
+        })
+        .await;
+        cluster.commit(&["b"]).await;
+        assert_eq!(cluster.agree().await, ["a", "b"]);
+    });
+}
+
+#[test]
+fn a_failed_flush_stops_the_replica_and_the_others_go_on() {
+    run(async {
+        let mut cluster = Cluster::new(3, test_config());
+        cluster.start_all().await;
+        let leader = cluster.leader(&[1, 2, 3]).await;
+        cluster.commit(&["a"]).await;
+        cluster.nodes[&leader].disk.fail_flush("", 0);
+        cluster.propose(leader, harness::batch("lost?"));
+        wait_for("the replica to stop", || {
+            cluster.nodes[&leader]
+                .machine()
+                .borrow()
+                .events
+                .iter()
+                .any(|event| matches!(event, ReplicaEvent::Stopped { .. }))
+                .then_some(())
+        })
+        .await;
+        assert_eq!(cluster.replica(leader).view().role, Role::Stopped);
+        assert_eq!(cluster.nodes[&leader].shard().metrics().restarts, 0);
+        let rest: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();
+        cluster.leader(&rest).await;
+        cluster.kill(leader).await;
+        cluster.commit(&["b"]).await;
+        let values = cluster.agree().await;
+        assert_eq!(values.first().map(String::as_str), Some("a"));
+        assert_eq!(values.last().map(String::as_str), Some("b"));
+    });
+}

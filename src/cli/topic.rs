@@ -1,0 +1,405 @@
+//! `corduroy topic`: create, list, describe, change, grow, delete.
+
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+use corduroy_client::{Admin, ConfigEntry, ConfigResource, ConfigSource, PartitionDescription};
+
+use super::Context;
+use super::connect::{client_error, connect};
+use super::error::{CliError, CliResult};
+use super::output::{OutputArgs, OutputFormat, plural, print, print_json};
+use super::topic_view::{
+    ConfigRow, PartitionRow, TopicRow, TopicView, describe_text, list_text,
+};
+use crate::config::{DefaultValue, Scope, table};
+
+#[derive(Debug, Subcommand)]
+pub enum TopicCommand {
+    /// Create topics
+    #[command(after_help = "\
+Examples:
+  corduroy topic create orders                                  the cluster's defaults
+  corduroy topic create orders -p 6 -r 3 -c min.insync.replicas=2
+  corduroy topic create orders --assign 1,2,3 --assign 2,3,1    two partitions, placed by hand
+  corduroy topic create orders --if-not-exists")]
+    Create(CreateArgs),
+    /// List topics
+    #[command(after_help = "\
+Examples:
+  corduroy topic list
+  corduroy topic list -o json | jq -r '.[].name'")]
+    List(ListArgs),
+    /// Show a topic: partitions, leaders, replicas, offsets, settings
+    #[command(after_help = "\
+Examples:
+  corduroy topic describe orders
+  corduroy topic describe orders --all-configs
+  corduroy topic describe orders -o json | jq '.partitions[].leader'")]
+    Describe(DescribeArgs),
+    /// Change a topic's settings
+    #[command(after_help = "\
+Examples:
+  corduroy topic alter orders -c retention.ms=86400000
+  corduroy topic alter orders --delete retention.ms              back to the default
+  corduroy topic alter orders --append cleanup.policy=compact    add to a list")]
+    Alter(AlterArgs),
+    /// Add partitions to a topic; keys then go to other partitions than before
+    #[command(after_help = "\
+Examples:
+  corduroy topic add-partitions orders 6        six more than there are
+  corduroy topic add-partitions orders --to 12  twelve altogether")]
+    AddPartitions(AddPartitionsArgs),
+    /// Delete topics with all their records
+    #[command(after_help = "\
+Examples:
+  corduroy topic delete orders
+  corduroy topic delete orders payments")]
+    Delete(DeleteArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+
+    /// How many partitions [default: the cluster's num.partitions]
+    #[arg(short = 'p', long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..),
+          conflicts_with = "assign")]
+    partitions: Option<i32>,
+
+    /// How many replicas of each [default: the cluster's default.replication.factor]
+    #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(i16).range(1..),
+          conflicts_with = "assign")]
+    replication: Option<i16>,
+
+    /// A setting; repeatable
+    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE")]
+    configs: Vec<Setting>,
+
+    /// The nodes of the next partition, its preferred leader first; repeat for each partition
+    #[arg(long, value_name = "NODE,NODE,…")]
+    assign: Vec<NodeList>,
+
+    /// A topic that exists already is fine
+    #[arg(long)]
+    if_not_exists: bool,
+
+    /// Only check whether the topics could be created
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Show the cluster's own topics too
+    #[arg(long)]
+    internal: bool,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DescribeArgs {
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Show the settings that nobody changed too (JSON always has them)
+    #[arg(long)]
+    all_configs: bool,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
+pub struct AlterArgs {
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Set a value; repeatable
+    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", group = "change")]
+    configs: Vec<Setting>,
+
+    /// Go back to the default; repeatable
+    #[arg(long, value_name = "KEY", group = "change")]
+    delete: Vec<String>,
+
+    /// Add to a list; repeatable
+    #[arg(long, value_name = "KEY=VALUE", group = "change")]
+    append: Vec<Setting>,
+
+    /// Take out of a list; repeatable
+    #[arg(long, value_name = "KEY=VALUE", group = "change")]
+    subtract: Vec<Setting>,
+
+    /// Only check whether the changes would be accepted
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("how-many").required(true))]
+pub struct AddPartitionsArgs {
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// How many more
+    #[arg(value_name = "N", value_parser = clap::value_parser!(i32).range(1..), group = "how-many")]
+    more: Option<i32>,
+
+    /// How many altogether
+    #[arg(long, value_name = "TOTAL", value_parser = clap::value_parser!(i32).range(1..),
+          group = "how-many")]
+    to: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+
+    /// A topic that does not exist is fine
+    #[arg(long)]
+    if_exists: bool,
+}
+
+/// `key=value`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    name: String,
+    value: String,
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Setting, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => {
+                Ok(Setting { name: name.to_owned(), value: value.to_owned() })
+            }
+            _ => Err("write it as KEY=VALUE, for instance retention.ms=86400000".to_owned()),
+        }
+    }
+}
+
+/// `1,2,3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeList(Vec<i32>);
+
+impl FromStr for NodeList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NodeList, String> {
+        let nodes: Result<Vec<i32>, _> = text.split(',').map(|id| id.trim().parse()).collect();
+        nodes.map(NodeList).map_err(|_| "write node ids with commas, for instance 1,2,3".to_owned())
+    }
+}
+
+pub(super) async fn run(context: &Context, command: TopicCommand) -> CliResult {
+    let client = connect(context).await?;
+    let admin = client.admin();
+    match command {
+        TopicCommand::Create(args) => create(&admin, &args).await,
+        TopicCommand::List(args) => list(&admin, &args).await,
+        TopicCommand::Describe(args) => describe(&admin, &args).await,
+        TopicCommand::Alter(args) => alter(&admin, &args).await,
+        TopicCommand::AddPartitions(args) => add_partitions(&admin, &args).await,
+        TopicCommand::Delete(args) => delete(&admin, &args).await,
+    }
+}
+
+async fn create(admin: &Admin, args: &CreateArgs) -> CliResult {
+    for name in &args.names {
+        let mut creation = admin.create_topic(name);
+        if let Some(partitions) = args.partitions {
+            creation = creation.partitions(partitions);
+        }
+        if let Some(replication) = args.replication {
+            creation = creation.replication(replication);
+        }
+        if !args.assign.is_empty() {
+            creation = creation.assignment(args.assign.iter().map(|list| list.0.clone()).collect());
+        }
+        for Setting { name, value } in &args.configs {
+            creation = creation.config(name, value);
+        }
+        if args.if_not_exists {
+            creation = creation.ensure();
+        }
+        if args.dry_run {
+            creation = creation.validate_only();
+        }
+        let created = creation
+            .await
+            .map_err(|error| client_error(&error, &format!("cannot create the topic `{name}`")))?;
+        let what = match (created.created, args.dry_run) {
+            (true, _) => "created",
+            (false, true) => "could create",
+            (false, false) => "found",
+        };
+        let mut size = Vec::new();
+        if let Some(partitions) = created.partitions.and_then(|count| u64::try_from(count).ok()) {
+            size.push(plural(partitions, "partition", "partitions"));
+        }
+        if let Some(replicas) = created.replication.and_then(|count| u64::try_from(count).ok()) {
+            size.push(plural(replicas, "replica", "replicas"));
+        }
+        let size =
+            if size.is_empty() { String::new() } else { format!(" ({})", size.join(", ")) };
+        eprintln!("{what} topic {name}{size}");
+    }
+    Ok(())
+}
+
+async fn list(admin: &Admin, args: &ListArgs) -> CliResult {
+    let topics =
+        admin.list_topics().await.map_err(|error| client_error(&error, "cannot list topics"))?;
+    let rows: Vec<TopicRow> = topics
+        .into_iter()
+        .filter(|topic| args.internal || !topic.internal)
+        .map(|topic| TopicRow {
+            name: topic.name,
+            topic_id: (!topic.id.is_nil()).then(|| topic.id.to_string()),
+            partitions: topic.partitions,
+            replication_factor: topic.replication,
+            internal: topic.internal,
+        })
+        .collect();
+    match args.output.output {
+        OutputFormat::Json => print_json(&rows)?,
+        OutputFormat::Table => {
+            print(&list_text(&rows))?;
+            if rows.is_empty() {
+                eprintln!("no topics yet; `corduroy topic create NAME` makes one");
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn describe(admin: &Admin, args: &DescribeArgs) -> CliResult {
+    let name = &args.name;
+    let wrong = |error| client_error(&error, &format!("cannot describe the topic `{name}`"));
+    let topic = admin.describe_topic(name).offsets().await.map_err(wrong)?;
+    let configs = admin
+        .describe_configs(&ConfigResource::Topic(name.clone()))
+        .await
+        .map_err(|error| client_error(&error, &format!("cannot read the settings of `{name}`")))?;
+    let view = TopicView {
+        name: topic.name,
+        topic_id: (!topic.id.is_nil()).then(|| topic.id.to_string()),
+        internal: topic.internal,
+        partitions: topic.partitions.iter().map(partition_row).collect(),
+        configs: configs.into_iter().map(config_row).collect(),
+    };
+    match args.output.output {
+        OutputFormat::Json => print_json(&view)?,
+        OutputFormat::Table => print(&describe_text(&view, args.all_configs))?,
+    }
+    Ok(())
+}
+
+fn partition_row(partition: &PartitionDescription) -> PartitionRow {
+    PartitionRow {
+        partition: partition.partition,
+        leader: partition.leader,
+        leader_epoch: Some(partition.leader_epoch).filter(|&epoch| epoch >= 0),
+        replicas: partition.replicas.clone(),
+        in_sync: partition.isr.clone(),
+        log_start_offset: partition.offsets.map(|offsets| offsets.log_start),
+        high_watermark: partition.offsets.map(|offsets| offsets.high_watermark),
+        last_stable_offset: partition.offsets.map(|offsets| offsets.last_stable),
+    }
+}
+
+fn config_row(config: ConfigEntry) -> ConfigRow {
+    let default = match (config.source, table::find(Scope::Topic, &config.name)) {
+        (ConfigSource::Default, _) => config.value.clone(),
+        (_, Some(key)) => match key.default {
+            DefaultValue::Fixed(value) => Some(value.to_owned()),
+            DefaultValue::Computed(rule) => Some(rule.to_owned()),
+            DefaultValue::Unset => None,
+        },
+        (_, None) => None,
+    };
+    let source = match config.source {
+        ConfigSource::Topic => "topic",
+        ConfigSource::Broker | ConfigSource::File => "node",
+        ConfigSource::Cluster => "cluster",
+        ConfigSource::Default => "default",
+        _ => "unknown",
+    };
+    ConfigRow { name: config.name, value: config.value, default, source: source.to_owned() }
+}
+
+async fn alter(admin: &Admin, args: &AlterArgs) -> CliResult {
+    let name = &args.name;
+    // A wrong name is told as such, not as a refused setting.
+    admin
+        .describe_topic(name)
+        .await
+        .map_err(|error| client_error(&error, &format!("cannot find the topic `{name}`")))?;
+    let mut changes = admin.alter_configs(ConfigResource::Topic(name.clone()));
+    for Setting { name, value } in &args.configs {
+        changes = changes.set(name, value);
+    }
+    for key in &args.delete {
+        changes = changes.delete(key);
+    }
+    for Setting { name, value } in &args.append {
+        changes = changes.append(name, value);
+    }
+    for Setting { name, value } in &args.subtract {
+        changes = changes.subtract(name, value);
+    }
+    if args.dry_run {
+        changes = changes.validate_only();
+    }
+    changes
+        .await
+        .map_err(|error| client_error(&error, &format!("cannot change the topic `{name}`")))?;
+    eprintln!("{} topic {name}", if args.dry_run { "could change" } else { "changed" });
+    Ok(())
+}
+
+async fn add_partitions(admin: &Admin, args: &AddPartitionsArgs) -> CliResult {
+    let name = &args.name;
+    let topic = admin
+        .describe_topic(name)
+        .await
+        .map_err(|error| client_error(&error, &format!("cannot find the topic `{name}`")))?;
+    let now = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
+    let total = match (args.more, args.to) {
+        (Some(more), _) => now.saturating_add(more),
+        (None, Some(total)) => total,
+        (None, None) => return Err(CliError::usage("how many partitions?").into()),
+    };
+    admin
+        .create_partitions(name, total)
+        .await
+        .map_err(|error| client_error(&error, &format!("cannot add partitions to `{name}`")))?;
+    eprintln!("topic {name} has {total} partitions now ({now} before)");
+    Ok(())
+}
+
+async fn delete(admin: &Admin, args: &DeleteArgs) -> CliResult {
+    for name in &args.names {
+        match admin.delete_topic(name).await {
+            Ok(()) => eprintln!("deleted topic {name}"),
+            Err(error)
+                if args.if_exists && error.kind() == corduroy_client::ErrorKind::UnknownTopic =>
+            {
+                eprintln!("there is no topic {name}");
+            }
+            Err(error) => {
+                let what = format!("cannot delete the topic `{name}`");
+                return Err(client_error(&error, &what).into());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Recovery: one pass over the journals of a data directory, before any store opens.
+//!
+//! Applies every journal record to its partition's state file, makes all that it accepted
+//! durable (laws 3 and 4), and empties the journals. Logs are never scanned.
+
+mod replay;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use corduroy_record::GroupId;
+
+use crate::disk::Disk;
+use crate::error::{IoContext, StorageError};
+use crate::journal::{JournalEnd, read_shard};
+use crate::paths;
+use crate::registry::registered;
+use crate::state::StateImage;
+use crate::store::load_replica;
+
+use replay::Replay;
+
+/// What recovery found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Replicas registered in the data directory.
+    pub partitions: usize,
+    /// Whether every journal was empty: a clean stop, or a new directory.
+    pub clean: bool,
+    /// Replicas with damage below their end, and what it is. Each carries a durable no-vote
+    /// flag.
+    pub damaged: Vec<(GroupId, String)>,
+    /// Journals whose last turn never became durable and was cut.
+    pub torn_journals: usize,
+    /// Replicas that lost the end of the last turn: bytes that it referred to were not there.
+    pub torn_partitions: Vec<GroupId>,
+    /// Entries taken from the journals.
+    pub entries_replayed: u64,
+    /// Turns read.
+    pub turns: u64,
+}
+
+/// Runs recovery. Idempotent: a crash during it changes nothing about what the next one finds.
+///
+/// # Errors
+/// The operating system's. Damage is no error: it ends in the report and in the flags.
+pub fn recover(disk: &Arc<dyn Disk>, root: &Path) -> Result<RecoveryReport, StorageError> {
+    let disk = &**disk;
+    let groups: BTreeSet<GroupId> =
+        registered(disk, root).during("list", root)?.into_iter().collect();
+    let mut report =
+        RecoveryReport { partitions: groups.len(), clean: true, ..RecoveryReport::default() };
+    let mut replays: BTreeMap<GroupId, Option<Replay>> = BTreeMap::new();
+    let mut journals = Vec::new();
+    let mut damaged_journals: Vec<String> = Vec::new();
+    let mut sound_sessions: BTreeSet<u64> = BTreeSet::new();
+    for shard in shards(disk, root)? {
+        let dir = paths::journal_dir(root, shard);
+        let mut journal = read_shard(disk, &dir)?;
+        let session = journal.session();
+        let mut of_this_shard: BTreeSet<GroupId> = BTreeSet::new();
+        let (end, damage, last_turn) = journal.replay(disk, |turn, records| {
+            report.turns += 1;
+            for record in records {
+                let header = record.header;
+                if !groups.contains(&header.group) {
+                    continue;
+                }
+                let replay = match replays.entry(header.group) {
+                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(entry) => {
+                        entry.insert(Replay::begin(disk, root, header.group)?)
+                    }
+                };
+                let Some(replay) = replay else { continue };
+                if !replay.takes(header.incarnation, session.unwrap_or(0), turn) {
+                    continue;
+                }
+                of_this_shard.insert(header.group);
+                replay.apply(disk, turn, record)?;
+            }
+            Ok(())
+        })?;
+        report.clean &= end == JournalEnd::Clean && damage.is_empty();
+        report.torn_journals += usize::from(end == JournalEnd::Torn);
+        for replay in replays.values_mut().flatten() {
+            if of_this_shard.contains(&replay.group()) {
+                replay.end_of_journal(disk, session.unwrap_or(0), last_turn)?;
+            }
+        }
+        if damage.is_empty() {
+            sound_sessions.extend(session);
+        } else {
+            for damage in damage {
+                tracing::error!(shard, what = %damage.what, "a journal is damaged");
+                damaged_journals.push(damage.what);
+            }
+        }
+        journals.push(journal);
+    }
+    if !damaged_journals.is_empty() {
+        flag_all(disk, root, &groups, &sound_sessions, &damaged_journals.join("; "), &mut replays)?;
+    }
+    for (group, replay) in replays {
+        let Some(replay) = replay else { continue };
+        let outcome = replay.finish(disk, root)?;
+        report.entries_replayed += outcome.entries;
+        if let Some(what) = outcome.damage {
+            report.damaged.push((group, what));
+        }
+        if outcome.torn {
+            report.torn_partitions.push(group);
+        }
+    }
+    for journal in journals {
+        journal.free_all(disk)?;
+    }
+    tracing::info!(partitions = report.partitions, clean = report.clean,
+        entries = report.entries_replayed, damaged = report.damaged.len(), "storage recovered");
+    Ok(report)
+}
+
+fn shards(disk: &dyn Disk, root: &Path) -> Result<Vec<usize>, StorageError> {
+    let dir = paths::journals_dir(root);
+    let names = match disk.list(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        names => names.during("list", &dir)?,
+    };
+    let mut shards: Vec<usize> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    shards.sort_unstable();
+    Ok(shards)
+}
+
+/// A damaged journal may have held the vote of any partition that used it: all of them are
+/// flagged (law 4). A partition is spared only if its state file names a sound journal.
+fn flag_all(
+    disk: &dyn Disk,
+    root: &Path,
+    groups: &BTreeSet<GroupId>,
+    sound_sessions: &BTreeSet<u64>,
+    what: &str,
+    replays: &mut BTreeMap<GroupId, Option<Replay>>,
+) -> Result<(), StorageError> {
+    for group in groups {
+        let replay = match replays.entry(*group) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(Replay::begin(disk, root, *group)?)
+            }
+        };
+        if let Some(replay) = replay
+            && !sound_sessions.contains(&replay.session())
+        {
+            replay.flag(what.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Reads a replica's state for replay; a damaged one comes back empty and flagged.
+fn load_for_replay(
+    disk: &dyn Disk,
+    root: &Path,
+    group: GroupId,
+) -> Result<Option<(StateImage, Option<String>)>, StorageError> {
+    match load_replica(disk, root, group) {
+        Ok(loaded) => Ok(loaded.map(|loaded| (loaded.image, loaded.damage))),
+        // Neither its registration nor its state can be read: nothing says which replica it is.
+        Err(StorageError::Damaged { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,388 @@
+//! The store and its logs: opened, created, removed, closed.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use corduroy_env::Env;
+use corduroy_record::{GroupId, ReplicaId};
+use tokio::sync::{Notify, mpsc};
+
+use super::run::Runner;
+use super::{CacheBudget, Pins, Queue, Store, StoreInner};
+use crate::config::{IoMode, JOURNAL_FILE_BYTES_MIN, LogConfig, StoreConfig};
+use crate::disk::{Disk, create_dir_durably};
+use crate::entry::LogStart;
+use crate::error::{IoContext, StorageError};
+use crate::journal::JournalWriter;
+use crate::log::{Log, LogCore, LogShared, find_saved};
+use crate::metrics::{DiskLevel, TurnCounters};
+use crate::paths;
+use crate::pool::{Pool, spawn};
+use crate::registry::Registration;
+use crate::reserve::Reserve;
+use crate::state::{JournalPlace, StateImage};
+use crate::turn::TurnWorker;
+
+/// Threads that serve cold reads of a shard.
+const READ_THREADS: usize = 2;
+/// Threads that flush segments beside the journal.
+const FLUSH_THREADS: usize = 3;
+
+impl Store {
+    /// Opens a shard's store. [`crate::recover`] must have run on the data directory.
+    ///
+    /// # Errors
+    /// [`StorageError::NeedsRecovery`], the operating system's, and a configuration that makes
+    /// no sense.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        config: StoreConfig,
+        env: Env,
+    ) -> Result<Store, StorageError> {
+        if config.journal_file_bytes < JOURNAL_FILE_BYTES_MIN
+            || config.journal_file_bytes > u64::from(u32::MAX)
+            || !config.journal_file_bytes.is_multiple_of(4096)
+            || config.journal_files_max < 3
+        {
+            let what = format!(
+                "a journal of {} files of {} bytes is out of range: at least 3 files, each a \
+                 multiple of 4096 between {JOURNAL_FILE_BYTES_MIN} and {} bytes",
+                config.journal_files_max,
+                config.journal_file_bytes,
+                u32::MAX
+            );
+            return Err(StorageError::Foreign { path: config.root, what: what.into() });
+        }
+        let dir = paths::journal_dir(&config.root, config.shard);
+        create_dir_durably(&*disk, &config.root, &dir).during("create", &dir)?;
+        let session = env.random_u64().max(1);
+        let journal = JournalWriter::open(
+            disk.clone(),
+            dir.clone(),
+            config.journal_file_bytes,
+            config.journal_files_max,
+            session,
+        )?;
+        let (inbox, inputs) = channel();
+        let (sender, outputs) = mpsc::unbounded_channel();
+        let counters = Arc::new(TurnCounters::default());
+        let shard = config.shard;
+        let pool = |name: &str, threads| {
+            Pool::new(&env, config.io, &format!("{name}-{shard}"), threads)
+        };
+        let keeper = pool("keep", 1)?;
+        let readers = pool("read", READ_THREADS)?;
+        let reserve = Reserve::open(&*disk, &dir, config.reserve_bytes);
+        let worker = TurnWorker {
+            disk: disk.clone(),
+            env: env.clone(),
+            journal,
+            inline_bytes_max: config.inline_bytes_max,
+            file_bytes: config.journal_file_bytes,
+            outputs: sender.clone(),
+            inbox: inbox.clone(),
+            keeper: keeper.clone(),
+            flushers: pool("sync", FLUSH_THREADS)?,
+            reserve,
+            counters: counters.clone(),
+            backlog: VecDeque::new(),
+            refused: HashMap::new(),
+            overcommit: false,
+            stalled: false,
+            arena: Vec::new(),
+        };
+        let inline = match config.io {
+            IoMode::Inline => Some((Box::new(worker), inputs)),
+            IoMode::Threads => {
+                spawn(&env, &format!("flush-{shard}"), move || worker.run(&inputs))?;
+                None
+            }
+        };
+        let free_bytes = disk.free_bytes(&config.root).unwrap_or(u64::MAX);
+        let inner = StoreInner {
+            disk,
+            config,
+            env,
+            session,
+            readers,
+            keeper,
+            counters,
+            cached_reads: Cell::new(0),
+            appended_bytes: Cell::new(0),
+            cache: RefCell::new(CacheBudget::default()),
+            logs: RefCell::new(BTreeMap::new()),
+            queue: RefCell::new(Queue::default()),
+            pins: RefCell::new(Pins::default()),
+            failure: RefCell::new(None),
+            closing: Cell::new(false),
+            closed: Cell::new(false),
+            close_sent: Cell::new(false),
+            backlog: Cell::new(0),
+            closers: RefCell::new(Vec::new()),
+            wake: Notify::new(),
+            inbox,
+            runner: RefCell::new(Some(Runner { outputs, sender, inline })),
+            free_bytes: Cell::new(free_bytes),
+            disk_level: Cell::new(DiskLevel::Plenty),
+            space_checked: Cell::new(None),
+        };
+        Ok(Store { inner: Rc::new(inner) })
+    }
+
+    /// Registers a new replica, durably, and opens its empty log.
+    ///
+    /// # Errors
+    /// [`StorageError::AlreadyExists`]; a failed or closed store; the operating system's.
+    pub async fn create_log(
+        &self,
+        group: GroupId,
+        replica: ReplicaId,
+        config: LogConfig,
+    ) -> Result<Log, StorageError> {
+        let inner = &self.inner;
+        inner.accepts()?;
+        if self.contains(group) {
+            return Err(StorageError::AlreadyExists { group });
+        }
+        let registration =
+            Registration { group, replica, incarnation: inner.env.random_u64() };
+        let mut image = StateImage::new(group, replica, registration.incarnation);
+        image.place = JournalPlace { session: inner.session, turn: 0 };
+        let (disk, root) = (inner.disk.clone(), inner.config.root.clone());
+        let dir = paths::partition_dir(&root, group);
+        let state = image.clone();
+        let create_dir = dir.clone();
+        let create = move || {
+            // The files of a replica that was removed and not yet cleared away.
+            if disk.exists(&create_dir) {
+                disk.remove_dir_all(&create_dir).during("remove", &create_dir)?;
+            }
+            create_dir_durably(&*disk, &root, &create_dir).during("create", &create_dir)?;
+            state.save(&*disk, &create_dir)?;
+            registration.save(&*disk, &root)
+        };
+        inner.keeper.call(create).await??;
+        if inner.log(group).is_some() {
+            return Err(StorageError::AlreadyExists { group });
+        }
+        Ok(inner.install(image, &dir, config))
+    }
+
+    /// Opens a registered replica's log, lazily: reads its state file, scans nothing. A damaged
+    /// one opens too, with its flags raised durably; see [`Log::state`].
+    ///
+    /// # Errors
+    /// [`StorageError::NotFound`] if it was never created here; a failed or closed store; the
+    /// operating system's.
+    pub fn open_log(&self, group: GroupId, config: LogConfig) -> Result<Log, StorageError> {
+        let inner = &self.inner;
+        inner.accepts()?;
+        if let Some(shared) = inner.log(group) {
+            let log = Log { shared };
+            log.discard_damaged()?;
+            log.set_config(config);
+            return Ok(log);
+        }
+        let (disk, root) = (&*inner.disk, &inner.config.root);
+        let dir = paths::partition_dir(root, group);
+        let loaded = load_replica(disk, root, group)?.ok_or(StorageError::NotFound { group })?;
+        let mut image = loaded.image;
+        if loaded.is_new_damage {
+            // The flags before it starts (law 8).
+            create_dir_durably(disk, root, &dir).during("create", &dir)?;
+            image.save(disk, &dir)?;
+        }
+        image.committed = crate::log::clamp(image.committed, image.last);
+        let log = inner.install(image, &dir, config);
+        {
+            let mut core = log.shared.core.borrow_mut();
+            core.tables = loaded.tables;
+            core.snapshot = loaded.snapshot;
+        }
+        log.discard_damaged()?;
+        Ok(log)
+    }
+
+    /// Whether a replica of this group is registered here.
+    pub fn contains(&self, group: GroupId) -> bool {
+        let inner = &self.inner;
+        inner.log(group).is_some()
+            || inner.disk.exists(&paths::registration(&inner.config.root, group))
+    }
+
+    /// Forgets a replica: its registration is durably gone when this returns, its data goes in
+    /// the background. Open handles of the log are refused from the start.
+    ///
+    /// # Errors
+    /// [`StorageError::NotFound`]; a failed or closed store; the operating system's.
+    pub async fn remove_log(&self, group: GroupId) -> Result<(), StorageError> {
+        let inner = &self.inner;
+        inner.accepts()?;
+        if !self.contains(group) {
+            return Err(StorageError::NotFound { group });
+        }
+        if let Some(shared) = inner.log(group) {
+            // What is under way still needs the directory.
+            let flushed = Log { shared: shared.clone() }.flush().await;
+            shared.removed.set(true);
+            if let Err(error @ StorageError::Failed(_)) = flushed {
+                return Err(error);
+            }
+            Log { shared: shared.clone() }.settle(inner).await?;
+            inner.unpin(&shared);
+            inner.logs.borrow_mut().remove(&group);
+        }
+        let (disk, root) = (inner.disk.clone(), inner.config.root.clone());
+        let unregister = {
+            let (disk, root) = (disk.clone(), root.clone());
+            move || Registration::remove(&*disk, &root, group)
+        };
+        inner.keeper.call(unregister).await??;
+        inner.keeper.run(move || {
+            let dir = paths::partition_dir(&root, group);
+            if let Err(error) = disk.remove_dir_all(&dir)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!(dir = %dir.display(), %error,
+                    "the data of a removed partition stays");
+            }
+            if let Some(topic) = dir.parent()
+                && group != GroupId::CONTROLLER
+                && disk.list(topic).is_ok_and(|names| names.is_empty())
+            {
+                disk.remove_dir_all(topic).ok();
+            }
+        });
+        Ok(())
+    }
+
+    /// A clean stop: makes everything durable, checkpoints all logs, empties the journal (an
+    /// empty journal is the mark of a clean stop), ends [`Store::run`].
+    ///
+    /// # Errors
+    /// A failed store; a full disk, which leaves the stop unclean and loses nothing.
+    pub async fn close(&self) -> Result<(), StorageError> {
+        self.inner.close().await
+    }
+}
+
+impl Log {
+    /// Waits for operations that were submitted before the log was marked removed.
+    async fn settle(&self, inner: &StoreInner) -> Result<(), StorageError> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let done = crate::log::AppendDone::durable(move |result| drop(sender.send(result)));
+        inner.submit(
+            &self.shared,
+            crate::turn::Action::Barrier,
+            super::Effect::Barrier,
+            done,
+        );
+        match receiver.await.map_err(|_| StorageError::Closed)? {
+            Err(error @ StorageError::Failed(_)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl StoreInner {
+    fn install(self: &Rc<Self>, image: StateImage, dir: &Path, config: LogConfig) -> Log {
+        let (group, replica, incarnation) = (image.group, image.replica, image.incarnation);
+        let core = LogCore::from_image(image, dir, config);
+        let shared = Rc::new_cyclic(|this| LogShared {
+            this: this.clone(),
+            group,
+            replica,
+            incarnation,
+            dir: dir.to_owned(),
+            store: Rc::downgrade(self),
+            core: RefCell::new(core),
+            removed: Cell::new(false),
+            lost: Cell::new(false),
+        });
+        self.logs.borrow_mut().insert(group, shared.clone());
+        Log { shared }
+    }
+}
+
+/// A registered replica as its files say, with damage turned into flags.
+pub(crate) struct LoadedReplica {
+    pub image: StateImage,
+    pub tables: Vec<corduroy_record::LogIndex>,
+    pub snapshot: Option<(corduroy_record::Term, corduroy_record::LogIndex)>,
+    /// The image differs from the state file and must be saved before it is used.
+    pub is_new_damage: bool,
+    pub damage: Option<String>,
+}
+
+/// Reads what a replica's files say. `Ok(None)`: it is not registered.
+pub(crate) fn load_replica(
+    disk: &dyn Disk,
+    root: &Path,
+    group: GroupId,
+) -> Result<Option<LoadedReplica>, StorageError> {
+    let dir = paths::partition_dir(root, group);
+    let loaded = StateImage::load(disk, &dir, group)?;
+    let registration = match Registration::load(disk, root, group) {
+        Ok(Some(registration)) => registration,
+        Ok(None) => return Ok(None),
+        Err(error @ StorageError::Damaged { .. }) => match &loaded {
+            // The state file carries the same identity.
+            Ok(image) => {
+                let (replica, incarnation) = (image.replica, image.incarnation);
+                let registration = Registration { group, replica, incarnation };
+                registration.save(disk, root)?;
+                registration
+            }
+            Err(_) => return Err(error),
+        },
+        Err(error) => return Err(error),
+    };
+    let saved = find_saved(disk, &dir, group)?;
+    let mut damage = None;
+    let mut image = match loaded {
+        Ok(image) if image.incarnation == registration.incarnation => image,
+        Ok(_) => {
+            damage = Some("the state file is another incarnation's".to_owned());
+            StateImage::new(group, registration.replica, registration.incarnation)
+        }
+        Err(what) => {
+            damage = Some(what);
+            StateImage::new(group, registration.replica, registration.incarnation)
+        }
+    };
+    if damage.is_some() {
+        image.next_segment = next_segment_after(disk, &dir);
+    }
+    let snapshot_reaches =
+        saved.snapshot.is_some_and(|(_, index)| index.next() >= image.start.index);
+    if image.start.prev.is_some() && !snapshot_reaches {
+        damage = Some(match &saved.snapshot_damage {
+            Some(error) => error.to_string(),
+            None => "the snapshot at the log's start is missing".to_owned(),
+        });
+        image.empty_at(LogStart::ZERO);
+    }
+    if let Some(what) = &damage {
+        tracing::error!(%group, %what,
+            "a replica is damaged: it neither votes nor leads until it has fetched its log again");
+        image.damaged = true;
+        image.no_vote = true;
+    }
+    let is_new_damage = damage.is_some();
+    Ok(Some(LoadedReplica {
+        image,
+        tables: saved.tables,
+        snapshot: saved.snapshot,
+        is_new_damage,
+        damage,
+    }))
+}
+
+fn next_segment_after(disk: &dyn Disk, dir: &Path) -> u32 {
+    let names = disk.list(dir).unwrap_or_default();
+    names.iter().filter_map(|name| paths::parse_segment(name)).max().map_or(0, |id| id + 1)
+}

@@ -1,0 +1,254 @@
+//! The loop of a store: hands operations to the flush thread, fires callbacks in order.
+
+use std::rc::Rc;
+use std::sync::mpsc::Receiver;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use super::{Store, StoreInner};
+use crate::error::StorageError;
+use crate::metrics::DiskLevel;
+use crate::turn::{Begun, Input, Output, TurnWorker};
+
+/// How long a look at the disk's free space counts, in milliseconds.
+const SPACE_CHECK_MILLIS: u64 = 1000;
+
+/// What the loop owns.
+pub(super) struct Runner {
+    pub outputs: UnboundedReceiver<Output>,
+    pub sender: UnboundedSender<Output>,
+    /// The worker itself, where it has no thread of its own.
+    pub inline: Option<(Box<TurnWorker>, Receiver<Input>)>,
+}
+
+impl Store {
+    /// The flush loop. The shard spawns it once; it ends after [`Store::close`], or after a
+    /// failed flush once everyone has been told.
+    pub async fn run(self) {
+        let Some(mut runner) = self.inner.runner.borrow_mut().take() else { return };
+        let inner = self.inner;
+        loop {
+            inner.hand_over(&runner.sender);
+            if let Some((worker, inbox)) = &mut runner.inline {
+                if !run_inline(&inner, worker, inbox, &mut runner.outputs, &runner.sender) {
+                    break;
+                }
+                if inner.is_idle() {
+                    inner.wake.notified().await;
+                } else {
+                    // Callbacks may have woken others: let them run between turns.
+                    tokio::task::yield_now().await;
+                }
+                continue;
+            }
+            tokio::select! {
+                biased;
+                output = runner.outputs.recv() => {
+                    let Some(output) = output else { break };
+                    if !inner.handle(output, &runner.sender) {
+                        break;
+                    }
+                }
+                () = inner.wake.notified() => {}
+            }
+        }
+        inner.closed.set(true);
+    }
+}
+
+/// One round of the inline mode. `false`: the end.
+fn run_inline(
+    inner: &Rc<StoreInner>,
+    worker: &mut TurnWorker,
+    inbox: &Receiver<Input>,
+    outputs: &mut UnboundedReceiver<Output>,
+    sender: &UnboundedSender<Output>,
+) -> bool {
+    while let Ok(input) = inbox.try_recv() {
+        if !worker.take(input) {
+            break;
+        }
+    }
+    let result = match worker.begin() {
+        Ok(Begun::Idle) => Ok(()),
+        Ok(Begun::Stalled) => {
+            worker.stall();
+            Ok(())
+        }
+        Ok(Begun::Written(written)) => {
+            worker.report_written(&written);
+            while let Ok(output) = outputs.try_recv() {
+                if !inner.handle(output, sender) {
+                    return false;
+                }
+            }
+            worker.finish(written).map(|report| {
+                sender.send(Output::Durable(report)).ok();
+                worker.prepare();
+            })
+        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = result {
+        sender.send(Output::Failed(error)).ok();
+    }
+    while let Ok(output) = outputs.try_recv() {
+        if !inner.handle(output, sender) {
+            return false;
+        }
+    }
+    while let Ok(input) = inbox.try_recv() {
+        if !worker.take(input) {
+            break;
+        }
+    }
+    inner.backlog.set(worker.backlog.len());
+    while let Ok(output) = outputs.try_recv() {
+        if !inner.handle(output, sender) {
+            return false;
+        }
+    }
+    true
+}
+
+impl StoreInner {
+    /// Hands everything gathered to the flush thread.
+    fn hand_over(&self, sender: &UnboundedSender<Output>) {
+        self.board_lazy();
+        let gathered = std::mem::take(&mut self.queue.borrow_mut().gathered);
+        if !gathered.is_empty() {
+            self.check_space(sender);
+            self.inbox.send(Input::Ops(gathered)).ok();
+        }
+        if self.closing.get() && !self.closed.get() {
+            self.advance_closing(sender);
+        }
+    }
+
+    /// Nothing to do in the inline mode until somebody submits.
+    fn is_idle(&self) -> bool {
+        self.queue.borrow().gathered.is_empty()
+            && self.backlog.get() == 0
+            && (!self.closing.get() || self.closed.get())
+    }
+
+    /// One step of a clean stop: first nothing pending, then everything checkpointed, then the
+    /// journal empty.
+    fn advance_closing(&self, sender: &UnboundedSender<Output>) {
+        if !self.queue.borrow().pending.is_empty() {
+            return;
+        }
+        if !self.pins_are_clear() {
+            self.want_all_checkpoints(sender);
+            return;
+        }
+        if !self.close_sent.replace(true) {
+            self.inbox.send(Input::Close).ok();
+        }
+    }
+
+    /// Takes one message of the flush thread. `false`: the end.
+    fn handle(&self, output: Output, sender: &UnboundedSender<Output>) -> bool {
+        match output {
+            Output::Written { upto } => self.on_written(upto),
+            Output::Durable(report) => {
+                self.note_durable_turn(report.turn);
+                self.on_durable(report.turn, report.upto, &report.refused);
+                if !report.refused.is_empty() {
+                    self.set_level(DiskLevel::Critical);
+                    self.space_checked.set(None);
+                }
+                self.want_checkpoints(sender, report.files_used, report.oldest_last_turn);
+            }
+            Output::Stalled { oldest_last_turn } => {
+                self.hurry_checkpoints(sender, oldest_last_turn);
+            }
+            Output::Checkpointed { group, incarnation, result } => {
+                match self.on_checkpointed(sender, group, incarnation, result) {
+                    Ok(()) => {}
+                    Err(StorageError::DiskFull) if !self.closing.get() => {}
+                    Err(error @ StorageError::DiskFull) => {
+                        // The journal keeps what the state files lack: not a clean stop, and
+                        // nothing is lost.
+                        for closer in std::mem::take(&mut *self.closers.borrow_mut()) {
+                            closer.send(Err(error.clone())).ok();
+                        }
+                        return false;
+                    }
+                    // A failed background flush is a failed flush (law 11).
+                    Err(error) => {
+                        self.on_failed(&error);
+                        return false;
+                    }
+                }
+            }
+            Output::FreeBytes(bytes) => {
+                self.free_bytes.set(bytes);
+                self.set_level(if bytes < self.config.critical_bytes {
+                    DiskLevel::Critical
+                } else if bytes < self.config.low_bytes {
+                    DiskLevel::Low
+                } else {
+                    DiskLevel::Plenty
+                });
+            }
+            Output::Failed(error) => {
+                self.on_failed(&error);
+                return false;
+            }
+            Output::Closed => {
+                self.closed.set(true);
+                for closer in std::mem::take(&mut *self.closers.borrow_mut()) {
+                    closer.send(Ok(())).ok();
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    fn set_level(&self, level: DiskLevel) {
+        let before = self.disk_level.replace(level);
+        if level > before {
+            tracing::warn!(root = %self.config.root.display(), ?level,
+                free_bytes = self.free_bytes.get(), "the disk is getting full");
+        }
+    }
+
+    /// Looks at the free space about once a second, elsewhere.
+    fn check_space(&self, sender: &UnboundedSender<Output>) {
+        let now = self.env.now();
+        let fresh = self.space_checked.get().is_some_and(|at| {
+            now.saturating_duration_since(at).as_millis() < u128::from(SPACE_CHECK_MILLIS)
+        });
+        if fresh {
+            return;
+        }
+        self.space_checked.set(Some(now));
+        let (disk, root) = (self.disk.clone(), self.config.root.clone());
+        let sender = sender.clone();
+        self.keeper.run(move || {
+            if let Ok(bytes) = disk.free_bytes(&root) {
+                sender.send(Output::FreeBytes(bytes)).ok();
+            }
+        });
+    }
+
+    /// Begins a clean stop and tells when it is over.
+    pub(super) async fn close(&self) -> Result<(), StorageError> {
+        if self.closed.get() {
+            return match &*self.failure.borrow() {
+                Some(reason) => Err(StorageError::Failed(reason.clone())),
+                None => Ok(()),
+            };
+        }
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.closers.borrow_mut().push(sender);
+        self.closing.set(true);
+        self.wake.notify_one();
+        let result = receiver.await.map_err(|_| StorageError::Closed)?;
+        // State machines and Raft hold handles of the logs; the store's own go now.
+        self.logs.borrow_mut().clear();
+        result
+    }
+}

@@ -1,0 +1,137 @@
+//! The power fails at every single I/O step of a workload. After each reopening nothing that
+//! was durable is lost, nothing half-written is read, votes are kept, and the laws hold.
+
+mod support;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use corduroy_storage::SimDisk;
+use support::{
+    Action, Random, Subject, check_survivor, open_store, recover, simulate, small_log, small_store,
+};
+
+/// Runs the workload until the disk fails or the work is done. Returns the subjects.
+async fn work(
+    disk: &SimDisk,
+    env: &corduroy_env::Env,
+    seed: u64,
+    count: usize,
+    inline_bytes_max: usize,
+) -> Vec<Subject> {
+    let mut subjects = Vec::new();
+    let Ok(_) = recover(disk) else { return subjects };
+    let Ok(store) = open_store(disk, small_store(inline_bytes_max), env) else { return subjects };
+    for number in 0..3 {
+        match Subject::create(&store, number).await {
+            Ok(subject) => subjects.push(subject),
+            Err(_) => return subjects,
+        }
+    }
+    let mut random = Random(seed);
+    for _ in 0..count {
+        let subject = &subjects[random.below(3) as usize];
+        let action = Action::random(&mut random);
+        if subject.perform(&action).await.is_err() {
+            return subjects;
+        }
+    }
+    if seed % 2 == 0 {
+        store.close().await.ok();
+    }
+    subjects
+}
+
+/// One run with the power failing at `step`. Returns whether it got that far.
+fn crash_at(step: u64, seed: u64, count: usize, inline_bytes_max: usize) -> bool {
+    let context = format!("seed {seed} step {step} inline {inline_bytes_max}");
+    let disk = SimDisk::new();
+    disk.crash_at_step(step);
+    let subjects = simulate(seed, |env| {
+        let disk = disk.clone();
+        async move {
+            let subjects = work(&disk, &env, seed, count, inline_bytes_max).await;
+            // Whatever was under way settles: callbacks fire, with errors or without.
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            subjects
+        }
+    });
+    let reached = disk.crashed();
+    // Half of the crashes take the process alone.
+    if step % 2 == 0 { disk.crash(seed ^ step) } else { disk.kill_process() }
+    // Recovery is interrupted as well, at a step of its own, then runs through.
+    disk.crash_at_step(disk.steps() + (step.wrapping_mul(7) ^ seed) % 40);
+    let interrupted = recover(&disk).is_err();
+    if interrupted {
+        disk.crash(seed.wrapping_add(step));
+    } else {
+        disk.crash_at_step(u64::MAX);
+    }
+    let survivors: Rc<RefCell<Vec<String>>> = Rc::default();
+    simulate(seed ^ 1, |env| {
+        let disk = disk.clone();
+        let (context, survivors) = (context.clone(), survivors.clone());
+        async move {
+            let report = recover(&disk).unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert!(report.damaged.is_empty(), "{context}: {report:?}");
+            let store = open_store(&disk, small_store(inline_bytes_max), &env).unwrap();
+            for subject in subjects {
+                assert!(store.contains(subject.group), "{context}: a registered replica is gone");
+                let log = store.open_log(subject.group, small_log()).unwrap();
+                let steps = subject.steps.take();
+                eprintln!("{context} group {}", subject.group);
+                let durable = subject.durable_steps.get();
+                let model = check_survivor(&log, &steps, durable).await;
+                survivors.borrow_mut().push(format!("{} {}", model.entries.len(), steps.len()));
+                // It goes on from there.
+                subject.term.set(
+                    subject.term.get().max(model.last().map_or(0, |(term, _)| term.get())) + 1,
+                );
+                *subject.log.borrow_mut() = log.clone();
+                *subject.model.borrow_mut() = model.clone();
+                subject.steps.replace(Vec::new());
+                subject.durable_steps.set(0);
+                subject
+                    .perform(&Action::Append { count: 2, records: 1, bytes: 100 })
+                    .await
+                    .unwrap();
+                subject.perform(&Action::Vote).await.unwrap();
+                let seen = support::observe(&log).await.unwrap();
+                assert_eq!(seen, *subject.model.borrow(), "{context}");
+            }
+            store.close().await.unwrap();
+        }
+    });
+    reached
+}
+
+fn crash_everywhere(seed: u64, count: usize, inline_bytes_max: usize) {
+    let mut step = 0;
+    while crash_at(step, seed, count, inline_bytes_max) {
+        step += 1;
+    }
+    assert!(step > 100, "the workload is too short to prove anything: {step} steps");
+}
+
+#[test]
+fn inline_at_every_step() {
+    for seed in 1..4 {
+        crash_everywhere(seed, 60, usize::MAX);
+    }
+}
+
+#[test]
+fn by_reference_at_every_step() {
+    for seed in 11..14 {
+        crash_everywhere(seed, 60, 0);
+    }
+}
+
+#[test]
+fn mixed_at_every_step() {
+    for seed in 21..24 {
+        crash_everywhere(seed, 60, 1200);
+    }
+}

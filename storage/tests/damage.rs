@@ -1,0 +1,281 @@
+//! Bytes below the end that are not what was written: the replica keeps the flag that stops it
+//! from voting and leading until it has fetched its log again (DESIGN 5.4, laws 4, 7, 8).
+
+mod support;
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use corduroy_env::Env;
+use corduroy_record::{LogIndex, Offset, ReplicaId, Term};
+use corduroy_storage::{
+    AppendDone, Log, LogStart, NewEntry, Payload, SimDisk, StorageError, Store, Vote,
+};
+use support::{
+    batch, group, observe, open_store, recover, saved, simulate, small_log, small_store,
+};
+
+const VOTE: Vote = Vote { term: Term::new(5), voted_for: Some(ReplicaId::new(2)), committed: true };
+
+async fn filled(disk: &SimDisk, env: &Env, count: u64) -> (Store, Log) {
+    recover(disk).unwrap();
+    let store = open_store(disk, small_store(1000), env).unwrap();
+    let log = store.create_log(group(0), ReplicaId::new(7), small_log()).await.unwrap();
+    append(&log, count);
+    log.save_vote(VOTE).await.unwrap();
+    (store, log)
+}
+
+fn append(log: &Log, count: u64) {
+    for _ in 0..count {
+        let index = log.state().last.map_or(0, |(_, index)| index.get() + 1);
+        let payload = Payload::Batch(batch(2, 300, index as i64, index as u8));
+        let entry = NewEntry {
+            term: Term::new(5),
+            index: LogIndex::new(index),
+            base_offset: None,
+            payload,
+        };
+        log.append(vec![entry], AppendDone::default()).unwrap();
+    }
+}
+
+fn reopen(disk: &SimDisk, env: &Env) -> (Store, Log) {
+    recover(disk).unwrap();
+    let store = open_store(disk, small_store(1000), env).unwrap();
+    let log = store.open_log(group(0), small_log()).unwrap();
+    (store, log)
+}
+
+fn file(disk: &SimDisk, ending: &str) -> PathBuf {
+    let files = disk.files();
+    let found = files.iter().find(|path| path.to_string_lossy().ends_with(ending));
+    found.unwrap_or_else(|| panic!("no file {ending} in {files:?}")).clone()
+}
+
+fn check_flags(log: &Log) {
+    let state = log.state();
+    assert!(state.damaged && state.no_vote, "{state:?}");
+}
+
+#[test]
+fn a_flipped_byte_in_a_segment_stops_the_replica_until_it_has_refetched() {
+    let disk = SimDisk::new();
+    simulate(1, |env| async move {
+        let (store, log) = filled(&disk, &env, 40).await;
+        let whole = observe(&log).await.unwrap();
+        store.close().await.unwrap();
+        // In the first segment, well within an entry.
+        disk.flip(&file(&disk, "-0.log"), 64 + 700 + 700 + 300, 0x10).unwrap();
+
+        let (store, log) = reopen(&disk, &env);
+        assert!(!log.state().no_vote, "nobody has read it yet");
+        let read = log.read(LogIndex::new(0), LogIndex::new(40), usize::MAX).await.unwrap();
+        assert!(read.len() < 4, "read over the damage");
+        let error = log.read(LogIndex::new(2), LogIndex::new(40), usize::MAX).await.unwrap_err();
+        assert!(matches!(error, StorageError::Damaged { .. }), "{error}");
+        check_flags(&log);
+        log.flush().await.unwrap();
+        drop((store, log));
+        disk.crash(3);
+
+        // The flags outlive the crash, the log ends before the damage, the vote is kept.
+        let (store, log) = reopen(&disk, &env);
+        check_flags(&log);
+        let seen = observe(&log).await.unwrap();
+        assert!(!seen.entries.is_empty() && seen.entries.len() < 4, "{seen:?}");
+        assert_eq!(seen.entries, whole.entries[..seen.entries.len()]);
+        assert_eq!(log.state().vote, Some(VOTE));
+
+        // Fetched again; another crash must not cut it again.
+        let missing = 40 - seen.entries.len() as u64;
+        append(&log, missing);
+        log.flush().await.unwrap();
+        drop((store, log));
+        disk.crash(4);
+        let (store, log) = reopen(&disk, &env);
+        assert_eq!(observe(&log).await.unwrap().entries, whole.entries);
+        check_flags(&log);
+        log.set_no_vote(false).await.unwrap();
+        drop((store, log));
+        disk.crash(5);
+        let (_store, log) = reopen(&disk, &env);
+        assert!(!log.state().damaged && !log.state().no_vote);
+    });
+}
+
+#[test]
+fn damage_found_while_running_is_cut_when_the_log_is_opened_again() {
+    let disk = SimDisk::new();
+    simulate(2, |env| async move {
+        let (store, log) = filled(&disk, &env, 40).await;
+        disk.flip(&file(&disk, "-0.log"), 64 + 30, 0x01).unwrap();
+        log.read(LogIndex::new(0), LogIndex::new(9), 10).await.unwrap_err();
+        check_flags(&log);
+        let log = store.open_log(group(0), small_log()).unwrap();
+        check_flags(&log);
+        assert_eq!(log.state().last, None);
+        assert_eq!(log.state().next_offset, Offset::ZERO);
+        append(&log, 3);
+        log.flush().await.unwrap();
+        assert_eq!(observe(&log).await.unwrap().entries.len(), 3);
+    });
+}
+
+#[test]
+fn a_damaged_index_is_rebuilt() {
+    let disk = SimDisk::new();
+    simulate(3, |env| async move {
+        let (store, log) = filled(&disk, &env, 40).await;
+        let whole = observe(&log).await.unwrap();
+        store.close().await.unwrap();
+        disk.flip(&file(&disk, "-0.index"), 5, 0xff).unwrap();
+        let (_store, log) = reopen(&disk, &env);
+        assert_eq!(observe(&log).await.unwrap(), whole);
+        let found = log.read_offsets(Offset::new(11), Offset::new(80), 1).await.unwrap();
+        assert_eq!(found[0].header().base_offset, Offset::new(10));
+        let found = log.find_timestamp(7, Offset::new(80)).await.unwrap().unwrap();
+        assert_eq!(found.header().base_offset, Offset::new(14));
+        assert!(!log.state().damaged);
+    });
+}
+
+#[test]
+fn a_damaged_journal_flags_every_partition_of_the_shard() {
+    let disk = SimDisk::new();
+    simulate(4, |env| async move {
+        let (store, log) = filled(&disk, &env, 3).await;
+        let other = store.create_log(group(1), ReplicaId::new(8), small_log()).await.unwrap();
+        for term in 1..6 {
+            let vote = Vote { term: Term::new(term), ..VOTE };
+            other.save_vote(vote).await.unwrap();
+        }
+        drop((store, log, other));
+        disk.kill_process();
+        // A turn in the middle: whole ones follow it.
+        disk.flip(&file(&disk, "0000.journal"), 4096 * 3 + 40, 0x04).unwrap();
+        let report = recover(&disk).unwrap();
+        assert_eq!(report.damaged.len(), 2, "{report:?}");
+        let store = open_store(&disk, small_store(1000), &env).unwrap();
+        for number in 0..2 {
+            check_flags(&store.open_log(group(number), small_log()).unwrap());
+        }
+    });
+}
+
+#[test]
+fn a_damaged_last_turn_is_a_torn_tail() {
+    let disk = SimDisk::new();
+    simulate(5, |env| async move {
+        let (store, log) = filled(&disk, &env, 1).await;
+        let later = Vote { term: Term::new(6), ..VOTE };
+        log.save_vote(later).await.unwrap();
+        drop((store, log));
+        disk.kill_process();
+        let journal = file(&disk, "0000.journal");
+        let bytes = disk.bytes(&journal).unwrap();
+        let last = (1..bytes.len() / 4096)
+            .rev()
+            .find(|page| bytes[page * 4096..page * 4096 + 4] == *b"TURN")
+            .unwrap();
+        disk.flip(&journal, last as u64 * 4096 + 50, 0x04).unwrap();
+        let report = recover(&disk).unwrap();
+        assert!(report.damaged.is_empty(), "{report:?}");
+        assert_eq!(report.torn_journals, 1);
+        let store = open_store(&disk, small_store(1000), &env).unwrap();
+        let log = store.open_log(group(0), small_log()).unwrap();
+        assert_eq!(log.state().vote, Some(VOTE));
+    });
+}
+
+#[test]
+fn a_damaged_snapshot_empties_and_flags() {
+    let disk = SimDisk::new();
+    simulate(6, |env| async move {
+        let (store, log) = filled(&disk, &env, 20).await;
+        let at = (Term::new(5), LogIndex::new(9));
+        log.save_snapshot(saved(at, Offset::new(20))).await.unwrap();
+        let start =
+            LogStart { index: LogIndex::new(10), offset: Offset::new(20), prev: Some(at) };
+        log.set_log_start(start).await.unwrap();
+        store.close().await.unwrap();
+        disk.flip(&file(&disk, "snapshot"), 30, 0x01).unwrap();
+        let (_store, log) = reopen(&disk, &env);
+        check_flags(&log);
+        assert_eq!(log.state().log_start, LogStart::ZERO);
+        assert_eq!(log.state().last, None);
+        assert_eq!(log.state().vote, Some(VOTE), "the vote is not in the snapshot");
+    });
+}
+
+#[test]
+fn a_replica_without_its_state_is_damaged_and_not_new() {
+    for how in ["flipped", "gone"] {
+        let disk = SimDisk::new();
+        simulate(7, |env| async move {
+            let (store, _log) = filled(&disk, &env, 20).await;
+            store.close().await.unwrap();
+            let state = file(&disk, "/state");
+            if how == "flipped" {
+                disk.flip(&state, 40, 0x01).unwrap();
+            } else {
+                use corduroy_storage::Disk;
+                disk.remove_dir_all(state.parent().unwrap()).unwrap();
+            }
+            let (store, log) = reopen(&disk, &env);
+            check_flags(&log);
+            assert_eq!(log.replica(), ReplicaId::new(7));
+            assert_eq!(log.state().last, None);
+            assert!(matches!(
+                store.create_log(group(0), ReplicaId::new(9), small_log()).await,
+                Err(StorageError::AlreadyExists { .. })
+            ));
+            // Usable again: it refetches from the leader's log.
+            append(&log, 5);
+            log.flush().await.unwrap();
+            drop((store, log));
+            disk.crash(1);
+            let (_store, log) = reopen(&disk, &env);
+            assert_eq!(observe(&log).await.unwrap().entries.len(), 5);
+            check_flags(&log);
+        });
+    }
+}
+
+#[test]
+fn a_damaged_registration_is_restored_from_the_state_file() {
+    let disk = SimDisk::new();
+    simulate(8, |env| async move {
+        let (store, log) = filled(&disk, &env, 4).await;
+        let whole = observe(&log).await.unwrap();
+        store.close().await.unwrap();
+        let name = format!("{}-0", group(0).topic);
+        disk.flip(&file(&disk, &name), 20, 0x01).unwrap();
+        let (_store, log) = reopen(&disk, &env);
+        assert_eq!(observe(&log).await.unwrap(), whole);
+        assert_eq!(
+            corduroy_storage::list_groups(&disk, &support::root()).unwrap(),
+            vec![(group(0), ReplicaId::new(7))]
+        );
+    });
+}
+
+#[test]
+fn damaged_tables_are_passed_over() {
+    let disk = SimDisk::new();
+    simulate(9, |env| async move {
+        let (store, log) = filled(&disk, &env, 9).await;
+        for index in [3, 6] {
+            let at = (Term::new(5), LogIndex::new(index));
+            let tables = Bytes::from(format!("tables {index}"));
+            let offset = Offset::new(2 * index as i64 + 2);
+            log.save_tables(at, offset, Bytes::new(), tables).await.unwrap();
+        }
+        assert_eq!(log.tables().unwrap().at.1, LogIndex::new(6));
+        store.close().await.unwrap();
+        disk.flip(&file(&disk, "6.tables"), 60, 0x80).unwrap();
+        let (_store, log) = reopen(&disk, &env);
+        assert_eq!(log.tables().unwrap().tables, Bytes::from_static(b"tables 3"));
+        assert!(!log.state().no_vote);
+    });
+}
