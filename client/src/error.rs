@@ -19,14 +19,14 @@ struct Inner {
     kind: ErrorKind,
     outcome: Outcome,
     message: String,
-    context: Context,
+    context: ErrorContext,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 /// Where an operation failed. Empty fields were not involved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Context {
+pub struct ErrorContext {
     /// Kafka's name of the API, such as `Produce`.
     pub api: Option<&'static str>,
     /// The broker, as `id (host:port)`.
@@ -98,7 +98,7 @@ impl Error {
                 kind,
                 outcome: Outcome::NotWritten,
                 message: message.into(),
-                context: Context::default(),
+                context: ErrorContext::default(),
                 source: None,
             }),
         }
@@ -177,7 +177,7 @@ impl Error {
     }
 
     /// Where it happened.
-    pub fn context(&self) -> &Context {
+    pub fn context(&self) -> &ErrorContext {
         &self.inner.context
     }
 

@@ -62,7 +62,7 @@ pub use client::{Client, ClientBuilder, parse_bootstrap_servers};
 pub use config::{Acks, Isolation, OutOfRange, PROPERTIES, Property, Scope, Support};
 pub use corduroy_protocol::ErrorCode;
 pub use corduroy_record::{Compression, TimestampType};
-pub use error::{Context, Error, ErrorKind, Outcome};
+pub use error::{Error, ErrorContext, ErrorKind, Outcome};
 pub use offsets::{ListedOffset, OffsetSpec};
 pub use producer::{Payload, Producer, ProducerBuilder, Record, RecordMetadata, Ticket};
 pub use reader::{From, ReadBatch, ReadRecord, Reader, ReaderBuilder, Records};

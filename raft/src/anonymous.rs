@@ -31,17 +31,24 @@ where
         incarnation: 0,
         target_shard: 0,
     };
-    answer_hello(&mut stream, &ours, &theirs).await.map_err(|_| CallError::Protocol)?;
+    answer_hello(&mut stream, &ours, &theirs)
+        .await
+        .map_err(|_| CallError::Protocol)?;
     let (read, mut write) = stream.into_split();
     let mut reader = FrameReader::new(read);
     let frame = reader.next().await.map_err(|_| CallError::Unreachable)?;
-    let Ok(Message::Call { call }) = frame.message() else { return Err(CallError::Protocol) };
+    let Ok(Message::Call { call }) = frame.message() else {
+        return Err(CallError::Protocol);
+    };
     let body = answer(frame.payload).await;
     let head = FrameEncoder::default()
         .encode(&Message::CallAnswer { call }, body.len())
         .map_err(|_| CallError::TooLarge)?;
     for piece in [&head[..], &body[..]] {
-        write.write_all(piece).await.map_err(|_| CallError::Unreachable)?;
+        write
+            .write_all(piece)
+            .await
+            .map_err(|_| CallError::Unreachable)?;
     }
     Ok(())
 }

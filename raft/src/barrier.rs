@@ -63,7 +63,9 @@ async fn run(core: &Rc<Core>) {
 
 async fn round(core: &Rc<Core>) -> Answer {
     core.touch();
-    let Some(raft) = core.raft() else { return Err(NotLeader { leader: None }) };
+    let Some(raft) = core.raft() else {
+        return Err(NotLeader { leader: None });
+    };
     let asked = tokio::time::timeout(
         core.config.read_barrier_max,
         // Never LeaseRead (law 12): a lease says nothing after a fast failover.
@@ -73,7 +75,9 @@ async fn round(core: &Rc<Core>) -> Answer {
     let linearizer = match asked {
         Ok(Ok(linearizer)) => linearizer,
         Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward)))) => {
-            return Err(NotLeader { leader: forward.leader_node.map(|node| node.node) });
+            return Err(NotLeader {
+                leader: forward.leader_node.map(|node| node.node),
+            });
         }
         Ok(Err(_)) | Err(_) => return Err(NotLeader { leader: None }),
     };

@@ -123,7 +123,10 @@ impl FailureDetector {
         let nodes = inner.book.nodes();
         let heard = nodes
             .iter()
-            .filter(|node| self.since_contact(**node).is_some_and(|since| since <= patience))
+            .filter(|node| {
+                self.since_contact(**node)
+                    .is_some_and(|since| since <= patience)
+            })
             .count();
         heard * 2 <= nodes.len() && nodes.len() > 1
     }
@@ -164,7 +167,9 @@ impl Inner {
                 task: RefCell::new(None),
             });
             let (inner, watched, node) = (self.clone(), peer.clone(), *node);
-            let task = self.env.spawn_local(async move { inner.watch_one(node, &watched).await });
+            let task = self
+                .env
+                .spawn_local(async move { inner.watch_one(node, &watched).await });
             *peer.task.borrow_mut() = Some(task);
             peers.insert(node, peer);
         }
@@ -200,7 +205,11 @@ impl Inner {
     async fn watch_one(&self, node: NodeId, peer: &Peer) {
         loop {
             let left = self.config.down_after.saturating_sub(self.silence(peer));
-            let patience = if left.is_zero() { self.config.down_after } else { left };
+            let patience = if left.is_zero() {
+                self.config.down_after
+            } else {
+                left
+            };
             match tokio::time::timeout(patience, self.connect(node)).await {
                 Ok(Ok((stream, incarnation))) => {
                     self.heard(node, peer, incarnation);
@@ -223,12 +232,14 @@ impl Inner {
 
     async fn connect(&self, node: NodeId) -> Result<(Stream, u64), Dial> {
         let addr = self.book.get(node).ok_or(Dial::Failed)?;
-        let mut stream = self.env.connect(addr).await.map_err(|error| {
-            match error.kind() {
+        let mut stream = self
+            .env
+            .connect(addr)
+            .await
+            .map_err(|error| match error.kind() {
                 std::io::ErrorKind::ConnectionRefused => Dial::Refused,
                 _ => Dial::Failed,
-            }
-        })?;
+            })?;
         let hello = Hello {
             purpose: Purpose::Detector,
             cluster: self.identity.cluster.get(),

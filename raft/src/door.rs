@@ -15,13 +15,13 @@ use bytes::Bytes;
 use corduroy_record::{NodeId, Term};
 use corduroy_storage::EntryHead;
 use futures::FutureExt;
-use openraft::errors::{ClientWriteError, ForwardToLeader};
 use openraft::errors::ForwardReason;
+use openraft::errors::{ClientWriteError, ForwardToLeader};
 use openraft::raft::ClientWriteResult;
 use tokio::time::Instant;
 
-use crate::replica_core::Core;
 use crate::proposal::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason};
+use crate::replica_core::Core;
 use crate::types::{Body, CallbackResponder, Proposed, TypeConfig, committed_leader};
 
 /// One attempt to have one proposal appended.
@@ -77,7 +77,10 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn new() -> Door {
-        Door { state: RefCell::default(), core: RefCell::new(Weak::new()) }
+        Door {
+            state: RefCell::default(),
+            core: RefCell::new(Weak::new()),
+        }
     }
 
     pub(crate) fn bind(&self, core: &Rc<Core>) {
@@ -95,6 +98,7 @@ impl Door {
             return;
         };
         core.touch();
+        let leads = core.is_leader() && core.term() == proposal.term;
         let waiting = {
             let mut state = self.state.borrow_mut();
             let order = state.next_order;
@@ -108,8 +112,13 @@ impl Door {
             };
             if state.stopped {
                 Err((waiting, RefuseReason::Stopped))
-            } else if proposal.term < state.term {
-                Err((waiting, RefuseReason::NotLeader { leader: core.leader_node() }))
+            } else if !leads || proposal.term < state.term {
+                Err((
+                    waiting,
+                    RefuseReason::NotLeader {
+                        leader: core.leader_node(),
+                    },
+                ))
             } else if state.held.is_empty()
                 && !state.broken
                 && state.in_flight < core.config.propose_window
@@ -168,7 +177,10 @@ impl Door {
             }))
         };
         let write = raft
-            .write(Proposed { body, ticket: Some(ticket) })
+            .write(Proposed {
+                body,
+                ticket: Some(ticket),
+            })
             .responder(answered)
             .with_leader(committed_leader(term));
         // Our channel takes a message without waiting; a core that has stopped answers through
@@ -206,7 +218,9 @@ impl Door {
 
     fn hold(&self, core: &Rc<Core>, waiting: Waiting) {
         let mut state = self.state.borrow_mut();
-        let at = state.held.partition_point(|held| held.order < waiting.order);
+        let at = state
+            .held
+            .partition_point(|held| held.order < waiting.order);
         state.held.insert(at, waiting);
         drop(state);
         self.recover(core);
@@ -224,7 +238,9 @@ impl Door {
             state.in_flight = state.in_flight.saturating_sub(1);
         }
         // A void's proposal was taken out of its ticket and waits elsewhere.
-        let Some(waiting) = ticket.proposal.borrow_mut().take() else { return };
+        let Some(waiting) = ticket.proposal.borrow_mut().take() else {
+            return;
+        };
         let Some(head) = ticket.head.get() else {
             self.refused(core, waiting, result);
             return;
@@ -263,7 +279,9 @@ impl Door {
         let reason = match forward.reason {
             ForwardReason::LeaseExpired => RefuseReason::LeaseLost,
             ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
-                RefuseReason::NotLeader { leader: leader_node(&forward) }
+                RefuseReason::NotLeader {
+                    leader: leader_node(&forward),
+                }
             }
         };
         if same_term {
@@ -372,7 +390,10 @@ impl Door {
     async fn confirm(&self, core: &Rc<Core>) -> Result<(), RefuseReason> {
         let deadline = {
             let state = self.state.borrow();
-            state.held.front().map_or_else(|| core.env.now(), |first| first.deadline)
+            state
+                .held
+                .front()
+                .map_or_else(|| core.env.now(), |first| first.deadline)
         };
         while self.state.borrow().in_flight > 0 {
             if self.state.borrow().stopped {
@@ -439,7 +460,9 @@ impl Ticket {
     }
 
     fn finish_stopped(&self) {
-        let Some(waiting) = self.proposal.borrow_mut().take() else { return };
+        let Some(waiting) = self.proposal.borrow_mut().take() else {
+            return;
+        };
         match self.head.get() {
             Some(_) => waiting.observer.finished(ProposalOutcome::Discarded),
             None => waiting.refuse(RefuseReason::Stopped),

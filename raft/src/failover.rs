@@ -71,7 +71,9 @@ pub(crate) fn start(shard: &Rc<ShardInner>, core: &Rc<Core>) {
                 break;
             }
             attempt_once(&core).await;
-            let share = core.env.random_below(core.config.failover_retry.as_micros() as u64 + 1);
+            let share = core
+                .env
+                .random_below(core.config.failover_retry.as_micros() as u64 + 1);
             let stagger = std::time::Duration::from_micros(share) * (attempt.min(4) + 1);
             core.env.sleep(core.config.failover_retry + stagger).await;
         }
@@ -81,12 +83,17 @@ pub(crate) fn start(shard: &Rc<ShardInner>, core: &Rc<Core>) {
 
 /// A leader is known and its node is not down.
 fn is_settled(core: &Core) -> bool {
-    core.is_leader() || core.leader_node().is_some_and(|node| !core.nodes.is_down(node))
+    core.is_leader()
+        || core
+            .leader_node()
+            .is_some_and(|node| !core.nodes.is_down(node))
 }
 
 async fn attempt_once(core: &Rc<Core>) {
     let members = core.members();
-    let is_voter = members.iter().any(|(id, _, voter)| *id == core.id && *voter);
+    let is_voter = members
+        .iter()
+        .any(|(id, _, voter)| *id == core.id && *voter);
     if !is_voter || core.role() == Role::Stopped {
         return;
     }
@@ -100,7 +107,11 @@ async fn attempt_once(core: &Rc<Core>) {
     if is_settled(core) {
         return;
     }
-    let own = Candidate { id: core.id.get(), last: core.last_log_id(), no_vote: core.no_vote() };
+    let own = Candidate {
+        id: core.id.get(),
+        last: core.last_log_id(),
+        no_vote: core.no_vote(),
+    };
     let facts = Facts {
         own,
         leader_committed: vote.committed,
@@ -167,16 +178,22 @@ fn decide(facts: &Facts<'_>, is_quorum: impl Fn(&BTreeSet<u64>) -> bool) -> Verd
         .chain([facts.own])
         .collect();
     let best = |of: &mut dyn Iterator<Item = &Candidate>| {
-        of.max_by_key(|candidate| (candidate.last, candidate.id)).map(|candidate| candidate.id)
+        of.max_by_key(|candidate| (candidate.last, candidate.id))
+            .map(|candidate| candidate.id)
     };
-    let free: BTreeSet<u64> =
-        all.iter().filter(|candidate| !candidate.no_vote).map(|candidate| candidate.id).collect();
+    let free: BTreeSet<u64> = all
+        .iter()
+        .filter(|candidate| !candidate.no_vote)
+        .map(|candidate| candidate.id)
+        .collect();
     if is_quorum(&free) {
         // Votes are only worth asking for where the leader is held down too.
         let mut agree: BTreeSet<u64> = facts
             .answers
             .iter()
-            .filter(|(_, state)| state.leader_down || !facts.leader_committed || !state.vote.committed)
+            .filter(|(_, state)| {
+                state.leader_down || !facts.leader_committed || !state.vote.committed
+            })
             .map(|(id, _)| *id)
             .filter(|id| free.contains(id))
             .collect();
@@ -205,7 +222,13 @@ async fn survey(
 ) -> Option<(u64, SurveyState)> {
     let route = Route::new(core.group, core.id, id);
     let asked = core.board.ask(node, core.config.survey_max, |link, call| {
-        link.pack(|packed| packed.surveys.push(SurveyAsk { route, call, leader }))
+        link.pack(|packed| {
+            packed.surveys.push(SurveyAsk {
+                route,
+                call,
+                leader,
+            })
+        })
     });
     match asked.await {
         Ok((Message::SurveyAnswers(answers), _)) => {
@@ -223,8 +246,10 @@ pub(crate) async fn campaign(core: &Rc<Core>) {
     tracing::info!(group = %core.group, replica = %core.id, "campaigns for a leader whose node is down");
     let request = TransferLeaderRequest::new(vote, core.id.get(), None);
     // It first waits until the log is flushed; a new attempt supersedes it.
-    let flushed =
-        tokio::time::timeout(core.config.failover_retry, raft.handle_transfer_leader(request));
+    let flushed = tokio::time::timeout(
+        core.config.failover_retry,
+        raft.handle_transfer_leader(request),
+    );
     if !matches!(flushed.await, Ok(Ok(Ok(())))) {
         // After a restart openraft does not know its vote as flushed: the plain way.
         let _ = raft.trigger().elect(false).await;
@@ -238,7 +263,11 @@ mod tests {
 
     fn state(term: u64, index: u64, leader_down: bool, no_vote: bool) -> SurveyState {
         SurveyState {
-            vote: WireVote { term: 3, voted_for: 1, committed: true },
+            vote: WireVote {
+                term: 3,
+                voted_for: 1,
+                committed: true,
+            },
             last: Some(WireLogId { term, index }),
             leader_down,
             no_vote,
@@ -252,22 +281,42 @@ mod tests {
             last: Some(WireLogId { term: 3, index: 10 }.into()),
             no_vote: own_no_vote,
         };
-        let facts = Facts { own, leader_committed: true, answers, voters: 3 };
+        let facts = Facts {
+            own,
+            leader_committed: true,
+            answers,
+            voters: 3,
+        };
         decide(&facts, |replicas| replicas.len() >= 2)
     }
 
     #[test]
     fn the_longest_live_log_campaigns_and_ties_go_to_the_higher_id() {
-        assert_eq!(check(&[(3, state(3, 9, true, false))], false), Verdict::Campaign);
-        assert_eq!(check(&[(3, state(3, 11, true, false))], false), Verdict::Wait);
-        assert_eq!(check(&[(3, state(2, 99, true, false))], false), Verdict::Campaign);
-        assert_eq!(check(&[(3, state(3, 10, true, false))], false), Verdict::Wait);
+        assert_eq!(
+            check(&[(3, state(3, 9, true, false))], false),
+            Verdict::Campaign
+        );
+        assert_eq!(
+            check(&[(3, state(3, 11, true, false))], false),
+            Verdict::Wait
+        );
+        assert_eq!(
+            check(&[(3, state(2, 99, true, false))], false),
+            Verdict::Campaign
+        );
+        assert_eq!(
+            check(&[(3, state(3, 10, true, false))], false),
+            Verdict::Wait
+        );
     }
 
     #[test]
     fn nobody_campaigns_without_a_majority_that_holds_the_leader_down() {
         assert_eq!(check(&[], false), Verdict::Wait);
-        assert_eq!(check(&[(3, state(3, 9, false, false))], false), Verdict::Wait);
+        assert_eq!(
+            check(&[(3, state(3, 9, false, false))], false),
+            Verdict::Wait
+        );
     }
 
     #[test]

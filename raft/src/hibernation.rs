@@ -20,7 +20,10 @@ impl Core {
     pub(crate) fn sleep_heard(&self, term: Term) -> bool {
         match self.sleep.get() {
             Sleep::Asleep { term: own, .. } if own == term => {
-                self.sleep.set(Sleep::Asleep { term, heard_at: self.env.now() });
+                self.sleep.set(Sleep::Asleep {
+                    term,
+                    heard_at: self.env.now(),
+                });
                 true
             }
             _ => false,
@@ -86,7 +89,10 @@ fn tick(shard: &Rc<ShardInner>, core: &Rc<Core>, beat: bool) {
 
 fn say_asleep(shard: &Rc<ShardInner>, core: &Core, term: Term) {
     for (id, node) in followers(core) {
-        let beat = AsleepBeat { route: Route::new(core.group, core.id, id), term: term.get() };
+        let beat = AsleepBeat {
+            route: Route::new(core.group, core.id, id),
+            term: term.get(),
+        };
         let _ = shard.board.pack(node, |packed| packed.asleep.push(beat));
     }
 }
@@ -107,7 +113,9 @@ fn may_sleep(core: &Core) -> bool {
     }
     let view = core.view();
     let state = core.log.state();
-    let Some((_, last)) = state.last else { return false };
+    let Some((_, last)) = state.last else {
+        return false;
+    };
     view.leader_ready
         && view.lease_valid
         && view.applied == last
@@ -119,7 +127,9 @@ fn may_sleep(core: &Core) -> bool {
 
 fn go_to_sleep(core: &Rc<Core>) {
     let term = core.term();
-    let Some(last) = core.last_log_id() else { return };
+    let Some(last) = core.last_log_id() else {
+        return;
+    };
     // Asked once a while, however it ends.
     let asked_at = core.env.now();
     core.touched_at.set(asked_at);
@@ -134,7 +144,12 @@ fn go_to_sleep(core: &Rc<Core>) {
             let deadline = core.config.read_barrier_max;
             async move {
                 let asked = board.ask(*node, deadline, |link, call| {
-                    let ask = SleepAsk { route, call, term: term.get(), last };
+                    let ask = SleepAsk {
+                        route,
+                        call,
+                        term: term.get(),
+                        last,
+                    };
                     link.pack(|packed| packed.sleeps.push(ask))
                 });
                 matches!(
@@ -154,7 +169,9 @@ fn go_to_sleep(core: &Rc<Core>) {
             return;
         }
         for (id, node) in followers {
-            let note = WakeNote { route: Route::new(core.group, core.id, id) };
+            let note = WakeNote {
+                route: Route::new(core.group, core.id, id),
+            };
             let _ = core.board.pack(node, |packed| packed.wakes.push(note));
         }
     });

@@ -49,9 +49,7 @@ pub use barrier::NotLeader;
 pub use config::{AddressBook, ClusterTag, Identity, RaftConfig};
 pub use detector::{FailureDetector, PeerState};
 pub use error::{CallError, RaftError};
-pub use proposal::{
-    Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason,
-};
+pub use proposal::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason};
 pub use replica::Replica;
 pub use replica_core::{ReplicaView, Role};
 pub use shard::{

@@ -79,7 +79,12 @@ impl LogStore {
     }
 
     async fn heads(&self, from: LogIndex, to: LogIndex) -> Result<Vec<LogEntry>, io::Error> {
-        let heads = self.core.log.read_heads(from, to).await.map_err(|e| self.failed(e))?;
+        let heads = self
+            .core
+            .log
+            .read_heads(from, to)
+            .await
+            .map_err(|e| self.failed(e))?;
         heads.into_iter().map(applied_to_entry).collect()
     }
 }
@@ -93,9 +98,14 @@ fn applied_to_entry(entry: AppliedEntry) -> Result<LogEntry, io::Error> {
     let payload = match entry.body {
         AppliedBody::Blank => EntryPayload::Blank,
         AppliedBody::Membership(bytes) => EntryPayload::Membership(
-            MembershipRecord::decode(&bytes).and_then(|r| r.membership()).map_err(invalid)?,
+            MembershipRecord::decode(&bytes)
+                .and_then(|r| r.membership())
+                .map_err(invalid)?,
         ),
-        body => EntryPayload::Normal(Proposed { body: Body::Applied(body), ticket: None }),
+        body => EntryPayload::Normal(Proposed {
+            body: Body::Applied(body),
+            ticket: None,
+        }),
     };
     Ok(LogEntry {
         id: log_id(entry.head.term, entry.head.index),
@@ -109,14 +119,18 @@ pub(crate) fn entry_to_raft(entry: Entry) -> Result<LogEntry, io::Error> {
     let payload = match entry.payload {
         Payload::Blank => EntryPayload::Blank,
         Payload::Membership(bytes) => EntryPayload::Membership(
-            MembershipRecord::decode(&bytes).and_then(|r| r.membership()).map_err(invalid)?,
+            MembershipRecord::decode(&bytes)
+                .and_then(|r| r.membership())
+                .map_err(invalid)?,
         ),
-        Payload::Batch(batch) => {
-            EntryPayload::Normal(Proposed { body: Body::Batch(batch), ticket: None })
-        }
-        Payload::Internal(bytes) => {
-            EntryPayload::Normal(Proposed { body: Body::Internal(bytes), ticket: None })
-        }
+        Payload::Batch(batch) => EntryPayload::Normal(Proposed {
+            body: Body::Batch(batch),
+            ticket: None,
+        }),
+        Payload::Internal(bytes) => EntryPayload::Normal(Proposed {
+            body: Body::Internal(bytes),
+            ticket: None,
+        }),
     };
     Ok(LogEntry {
         id: log_id(entry.head.term, entry.head.index),
@@ -152,9 +166,12 @@ impl RaftLogReader<TypeConfig> for LogStore {
         let bytes_max = self.core.config.append_bytes_max;
         let entries = match self.core.log.read_cached(from, to, bytes_max) {
             Some(entries) => entries,
-            None => {
-                self.core.log.read(from, to, bytes_max).await.map_err(|e| self.failed(e))?
-            }
+            None => self
+                .core
+                .log
+                .read(from, to, bytes_max)
+                .await
+                .map_err(|e| self.failed(e))?,
         };
         entries.into_iter().map(entry_to_raft).collect()
     }
@@ -173,9 +190,15 @@ impl RaftLogReader<TypeConfig> for LogStore {
             end: LogIndex,
             ready: std::vec::IntoIter<LogEntry>,
         }
-        let (next, end) =
-            self.clamp(&range).unwrap_or((LogIndex::new(0), LogIndex::new(0)));
-        let reading = Reading { store: self.clone(), next, end, ready: Vec::new().into_iter() };
+        let (next, end) = self
+            .clamp(&range)
+            .unwrap_or((LogIndex::new(0), LogIndex::new(0)));
+        let reading = Reading {
+            store: self.clone(),
+            next,
+            end,
+            ready: Vec::new().into_iter(),
+        };
         Box::pin(futures::stream::unfold(reading, |mut reading| async move {
             loop {
                 if let Some(entry) = reading.ready.next() {
@@ -184,8 +207,9 @@ impl RaftLogReader<TypeConfig> for LogStore {
                 if reading.next >= reading.end {
                     return None;
                 }
-                let to =
-                    reading.end.min(LogIndex::new(reading.next.get() + APPLY_CHUNK_ENTRIES));
+                let to = reading
+                    .end
+                    .min(LogIndex::new(reading.next.get() + APPLY_CHUNK_ENTRIES));
                 match reading.store.heads(reading.next, to).await {
                     Ok(entries) if entries.is_empty() => {
                         reading.next = reading.end;
@@ -230,7 +254,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let state = self.core.log.state();
         let id = |(term, index): (Term, LogIndex)| log_id(term, index);
         let purged = state.log_start.prev.map(id);
-        Ok(LogState { last_purged_log_id: purged, last_log_id: state.last.map(id).or(purged) })
+        Ok(LogState {
+            last_purged_log_id: purged,
+            last_log_id: state.last.map(id).or(purged),
+        })
     }
 
     async fn get_log_reader(&mut self) -> LogStore {
@@ -238,7 +265,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
-        self.core.log.save_vote(vote_to_storage(vote)).await.map_err(|e| self.failed(e))
+        self.core
+            .log
+            .save_vote(vote_to_storage(vote))
+            .await
+            .map_err(|e| self.failed(e))
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
@@ -255,7 +286,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         Ok(committed.map(|(term, index)| log_id(term, index)))
     }
 
-    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    async fn append<I>(
+        &mut self,
+        entries: I,
+        callback: IOFlushed<TypeConfig>,
+    ) -> Result<(), io::Error>
     where
         I: IntoIterator<Item = LogEntry>,
         I::IntoIter:,
@@ -292,7 +327,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 }
             };
             let base_offset = entry.head.map(|head| head.base_offset);
-            new.push(NewEntry { term, index, base_offset, payload });
+            new.push(NewEntry {
+                term,
+                index,
+                base_offset,
+                payload,
+            });
         }
 
         let tickets = Rc::new(RefCell::new(tickets));
@@ -319,7 +359,13 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         };
         let heads = core
             .log
-            .append(new, AppendDone { written, durable: Some(durable) })
+            .append(
+                new,
+                AppendDone {
+                    written,
+                    durable: Some(durable),
+                },
+            )
             .map_err(|error| self.append_failed(error))?;
         for (at, ticket) in tickets.borrow().iter() {
             if let Some(head) = heads.get(*at) {
@@ -332,7 +378,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
         let last = last.map(|id| LogIndex::new(id.index));
         tracing::info!(group = %self.core.group, ?last, "a conflicting end of the log is cut");
-        self.core.log.truncate_after(last).await.map_err(|e| self.failed(e))?;
+        self.core
+            .log
+            .truncate_after(last)
+            .await
+            .map_err(|e| self.failed(e))?;
         self.core.event(&ReplicaEvent::Truncated { last });
         Ok(())
     }
@@ -345,7 +395,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             return Err(invalid(format!("purge to {id} without a snapshot")));
         };
         if snapshot.at.1 < upto.1 {
-            return Err(invalid(format!("purge to {id} beyond the snapshot at {}", snapshot.at.1)));
+            return Err(invalid(format!(
+                "purge to {id} beyond the snapshot at {}",
+                snapshot.at.1
+            )));
         }
         let offset = if snapshot.at.1 == upto.1 {
             Some(snapshot.offset)
@@ -355,10 +408,18 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let Some(offset) = offset else {
             return Err(invalid(format!("purge to {id}, whose offset is not known")));
         };
-        let start = LogStart { index: upto.1.next(), offset, prev: Some(upto) };
+        let start = LogStart {
+            index: upto.1.next(),
+            offset,
+            prev: Some(upto),
+        };
         let holds = log.state().last.is_some_and(|(_, last)| last >= upto.1)
             && log.term_of(upto.1).is_none_or(|term| term == upto.0);
-        let moved = if holds { log.set_log_start(start).await } else { log.reset(start).await };
+        let moved = if holds {
+            log.set_log_start(start).await
+        } else {
+            log.reset(start).await
+        };
         moved.map_err(|error| self.failed(error))
     }
 }

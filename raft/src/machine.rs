@@ -1,5 +1,6 @@
 //! openraft's state machine: drives the partition's own, keeps its checkpoints and its snapshot.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
@@ -7,10 +8,11 @@ use bytes::Bytes;
 use corduroy_record::{LogIndex, Offset, Term};
 use corduroy_storage::{AppliedEntry, SavedTables, StorageError};
 use futures::{Stream, StreamExt};
-use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::RaftSnapshotBuilder;
 use openraft::Snapshot;
 use openraft::entry::RaftEntry;
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
+use tokio::sync::Notify;
 
 use crate::replica_core::Core;
 use crate::types::{
@@ -26,6 +28,32 @@ type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SavedTa
 /// Sits between openraft and the partition's state machine.
 pub struct MachineDriver {
     core: Rc<Core>,
+    life: Rc<DriverLife>,
+}
+
+/// Whether a driver still exists. openraft does not notice by itself that its state machine's task
+/// has panicked: an idle leader would beat on with a dead machine.
+#[derive(Default)]
+pub(crate) struct DriverLife {
+    gone: Cell<bool>,
+    changed: Notify,
+}
+
+impl DriverLife {
+    /// Ends with the driver.
+    pub(crate) async fn until_gone(&self) {
+        let changed = self.changed.notified();
+        if !self.gone.get() {
+            changed.await;
+        }
+    }
+}
+
+impl Drop for MachineDriver {
+    fn drop(&mut self) {
+        self.life.gone.set(true);
+        self.life.changed.notify_waiters();
+    }
 }
 
 /// Reads the snapshot that retention saved. It builds nothing: law 9.
@@ -44,7 +72,9 @@ pub(crate) enum RestoreError {
 
 impl MachineDriver {
     pub(crate) fn new(core: Rc<Core>) -> MachineDriver {
-        MachineDriver { core }
+        let life = Rc::new(DriverLife::default());
+        *core.driver.borrow_mut() = life.clone();
+        MachineDriver { core, life }
     }
 
     fn flush(
@@ -53,7 +83,9 @@ impl MachineDriver {
         responders: &mut Vec<ApplyResponder<TypeConfig>>,
         membership: Option<StoredMembership>,
     ) {
-        let Some(last) = entries.last().map(|entry| entry.head) else { return };
+        let Some(last) = entries.last().map(|entry| entry.head) else {
+            return;
+        };
         let core = &self.core;
         core.machine.borrow_mut().apply(entries);
         core.applied.set(Some((last.term, last.index)));
@@ -77,20 +109,24 @@ impl MachineDriver {
     /// it may have begun is known.
     fn checkpoint(&self) {
         let core = &self.core;
-        let Some((term, index)) = core.applied.get() else { return };
+        let Some((term, index)) = core.applied.get() else {
+            return;
+        };
         if core.boundary.get() != Some(index) || core.checkpointed.get() >= Some(index) {
             return;
         }
         core.checkpointed.set(Some(index));
         let offset = core.high_watermark.get();
         let tables = core.machine.borrow().tables();
-        let membership =
-            MembershipRecord::of_stored(&core.applied_membership.borrow()).encode();
+        let membership = MembershipRecord::of_stored(&core.applied_membership.borrow()).encode();
         let core = core.clone();
         let env = core.env.clone();
         env.spawn_local(async move {
             // The log waits until the entry is durable here (law 6).
-            let saved = core.log.save_tables((term, index), offset, membership, tables).await;
+            let saved = core
+                .log
+                .save_tables((term, index), offset, membership, tables)
+                .await;
             if let Err(error) = saved {
                 tracing::warn!(group = %core.group, %error, "a checkpoint was not saved");
             }
@@ -126,19 +162,26 @@ fn load(core: &Core, saved: Option<SavedTables>) -> Result<(), RestoreError> {
         None => StoredMembership::default(),
     };
     let tables = saved.as_ref().map(|saved| saved.tables.clone());
-    core.machine.borrow_mut().restore(tables).map_err(RestoreError::Tables)?;
+    core.machine
+        .borrow_mut()
+        .restore(tables)
+        .map_err(RestoreError::Tables)?;
     core.applied.set(saved.as_ref().map(|saved| saved.at));
-    core.high_watermark.set(saved.map_or(core.log.state().log_start.offset, |saved| saved.offset));
+    core.high_watermark
+        .set(saved.map_or(core.log.state().log_start.offset, |saved| saved.offset));
     *core.applied_membership.borrow_mut() = membership;
     core.boundary.set(None);
-    core.checkpointed.set(core.applied.get().map(|(_, index)| index));
+    core.checkpointed
+        .set(core.applied.get().map(|(_, index)| index));
     core.applied_changed.notify_waiters();
     Ok(())
 }
 
 fn storage_failed(core: &Core, error: &StorageError) -> io::Error {
     if !matches!(error, StorageError::DiskFull) {
-        core.storage_error.borrow_mut().get_or_insert_with(|| error.to_string());
+        core.storage_error
+            .borrow_mut()
+            .get_or_insert_with(|| error.to_string());
     }
     io::Error::other(error.to_string())
 }
@@ -151,7 +194,10 @@ fn to_raft(saved: SavedTables) -> Result<RaftSnapshot, io::Error> {
         last_log_id: Some(log_id(saved.at.0, saved.at.1)),
         last_membership: membership,
     };
-    Ok(Snapshot { meta, snapshot: saved })
+    Ok(Snapshot {
+        meta,
+        snapshot: saved,
+    })
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for SnapshotReader {
@@ -160,7 +206,10 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotReader {
     async fn build_snapshot(&mut self) -> Result<RaftSnapshot, io::Error> {
         match self.core.log.snapshot() {
             Some(saved) => to_raft(saved),
-            None => Err(io::Error::new(io::ErrorKind::NotFound, "no snapshot has been saved")),
+            None => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "no snapshot has been saved",
+            )),
         }
     }
 }
@@ -170,7 +219,11 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
     type SnapshotBuilder = SnapshotReader;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
-        let applied = self.core.applied.get().map(|(term, index)| log_id(term, index));
+        let applied = self
+            .core
+            .applied
+            .get()
+            .map(|(term, index)| log_id(term, index));
         Ok((applied, self.core.applied_membership.borrow().clone()))
     }
 
@@ -181,7 +234,9 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
         let mut entries = Vec::new();
         let mut responders = Vec::new();
         let mut membership = None;
-        self.core.boundary.set(self.next_boundary(self.core.applied.get().map(|(_, at)| at)));
+        self.core
+            .boundary
+            .set(self.next_boundary(self.core.applied.get().map(|(_, at)| at)));
         self.checkpoint();
         while let Some(next) = stream.next().await {
             let (entry, responder) = next?;
@@ -198,7 +253,9 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
                 // Tables are saved exactly as of the entry before the segment.
                 self.flush(&mut entries, &mut responders, membership.take());
                 self.checkpoint();
-                self.core.boundary.set(self.next_boundary(Some(index.next())));
+                self.core
+                    .boundary
+                    .set(self.next_boundary(Some(index.next())));
             } else if entries.len() >= APPLY_ENTRIES_MAX {
                 self.flush(&mut entries, &mut responders, membership.take());
             }
@@ -209,12 +266,15 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
 
     // "Not now" is the answer unless retention has saved one: a snapshot is never made on demand.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotReader> {
-        (force || self.core.log.snapshot().is_some())
-            .then(|| SnapshotReader { core: self.core.clone() })
+        (force || self.core.log.snapshot().is_some()).then(|| SnapshotReader {
+            core: self.core.clone(),
+        })
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotReader {
-        SnapshotReader { core: self.core.clone() }
+        SnapshotReader {
+            core: self.core.clone(),
+        }
     }
 
     async fn install_snapshot(
@@ -258,5 +318,10 @@ pub(crate) fn snapshot_from_parts(
     membership: Bytes,
     tables: Bytes,
 ) -> Result<RaftSnapshot, io::Error> {
-    to_raft(SavedTables { at, offset, membership, tables })
+    to_raft(SavedTables {
+        at,
+        offset,
+        membership,
+        tables,
+    })
 }

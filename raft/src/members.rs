@@ -27,7 +27,9 @@ pub(crate) async fn change_members(
 ) -> Result<(), RaftError> {
     let raft = core.raft().ok_or(RaftError::Stopped)?;
     if !core.is_leader() {
-        return Err(RaftError::NotLeader { leader: core.leader_node() });
+        return Err(RaftError::NotLeader {
+            leader: core.leader_node(),
+        });
     }
     core.touch();
     let deadline = core.env.now() + catch_up_max;
@@ -75,12 +77,18 @@ async fn hand_over(
     raft: &Raft,
     target: &[(ReplicaId, NodeId)],
 ) -> Result<(), RaftError> {
-    let mut voters: BTreeMap<u64, RaftNode> =
-        target.iter().map(|(id, node)| (id.get(), RaftNode { node: *node })).collect();
+    let mut voters: BTreeMap<u64, RaftNode> = target
+        .iter()
+        .map(|(id, node)| (id.get(), RaftNode { node: *node }))
+        .collect();
     let is_voter = |core: &Core, id: u64| {
-        core.members().iter().any(|(member, _, voter)| member.get() == id && *voter)
+        core.members()
+            .iter()
+            .any(|(member, _, voter)| member.get() == id && *voter)
     };
-    let own_node = core.node_of(core.id.get()).unwrap_or(core.board.identity.node);
+    let own_node = core
+        .node_of(core.id.get())
+        .unwrap_or(core.board.identity.node);
     voters.insert(core.id.get(), RaftNode { node: own_node });
     if !voters.keys().all(|id| is_voter(core, *id)) {
         let ids: BTreeSet<u64> = voters.keys().copied().collect();
@@ -93,7 +101,9 @@ async fn hand_over(
         .map(|(id, _)| *id)
         .ok_or(RaftError::NoTarget)?;
     replica.transfer_leader(Some(heir)).await?;
-    Err(RaftError::NotLeader { leader: core.node_of(heir.get()) })
+    Err(RaftError::NotLeader {
+        leader: core.node_of(heir.get()),
+    })
 }
 
 async fn add_learner(raft: &Raft, id: ReplicaId, node: NodeId) -> Result<(), RaftError> {
@@ -121,7 +131,9 @@ async fn catch_up(core: &Rc<Core>, id: ReplicaId, deadline: Instant) -> Result<(
     loop {
         let changed = core.progress.changed();
         if !core.is_leader() {
-            return Err(RaftError::NotLeader { leader: core.leader_node() });
+            return Err(RaftError::NotLeader {
+                leader: core.leader_node(),
+            });
         }
         let end = core.last().map_or(0, LogIndex::get);
         let near = core
@@ -151,12 +163,18 @@ pub(crate) async fn purge_to(core: &Rc<Core>, index: LogIndex) -> Result<(), Raf
         .rev()
         .find(|at| *at <= upto && *at >= start)
         .ok_or(RaftError::NothingToPurge)?;
-    let saved = core.log.tables_at(target).ok_or(RaftError::NothingToPurge)?;
+    let saved = core
+        .log
+        .tables_at(target)
+        .ok_or(RaftError::NothingToPurge)?;
     core.log
         .save_snapshot(saved)
         .await
         .map_err(|error| RaftError::Storage(error.to_string()))?;
-    raft.trigger().snapshot().await.map_err(|_| RaftError::Stopped)?;
+    raft.trigger()
+        .snapshot()
+        .await
+        .map_err(|_| RaftError::Stopped)?;
     let deadline = core.env.now() + PURGE_WAIT;
     while core.log.state().log_start.index <= target {
         if core.env.now() >= deadline {

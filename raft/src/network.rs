@@ -62,7 +62,12 @@ impl NetworkFactory {
     }
 
     fn client(&self, target: u64, node: &RaftNode, kind: Kind) -> Client {
-        Client { core: self.core.clone(), target, node: node.node, kind }
+        Client {
+            core: self.core.clone(),
+            target,
+            node: node.node,
+            kind,
+        }
     }
 }
 
@@ -144,10 +149,21 @@ impl Client {
         let prev = request.prev_log_id;
         let (route, vote) = (self.route(), (&request.vote).into());
         let commit = request.leader_commit.as_ref().map(Into::into);
-        let asked = self.core.board.ask(self.node, self.core.config.heartbeat, |link, call| {
-            let prev = prev.as_ref().map(Into::into);
-            link.pack(|packed| packed.beats.push(Beat { route, call, vote, prev, commit }))
-        });
+        let asked = self
+            .core
+            .board
+            .ask(self.node, self.core.config.heartbeat, |link, call| {
+                let prev = prev.as_ref().map(Into::into);
+                link.pack(|packed| {
+                    packed.beats.push(Beat {
+                        route,
+                        call,
+                        vote,
+                        prev,
+                        commit,
+                    })
+                })
+            });
         match asked.await? {
             (Message::BeatReplies(replies), _) if replies.len() == 1 => {
                 self.outcome(replies[0].outcome, prev, prev)
@@ -215,13 +231,20 @@ where
             && self.bytes_in_flight < config.append_window_bytes
     }
 
-    fn send(&mut self, request: AppendEntriesRequest<TypeConfig>) -> Result<(), RPCError<TypeConfig>> {
+    fn send(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+    ) -> Result<(), RPCError<TypeConfig>> {
         let client = self.client;
         let (entries, payload) = encode_entries(&request)?;
         let bytes = payload.iter().map(Bytes::len).sum();
         let seq = self.next_seq;
         self.next_seq += 1;
-        let last = request.entries.last().map(|entry| entry.id).or(request.prev_log_id);
+        let last = request
+            .entries
+            .last()
+            .map(|entry| entry.id)
+            .or(request.prev_log_id);
         if !entries.is_empty() {
             client.core.touch();
         }
@@ -237,7 +260,12 @@ where
         if !self.outbox.push(&message, payload) {
             return Err(unreachable("the peer does not take more"));
         }
-        self.in_flight.push_back(InFlight { seq, prev: request.prev_log_id, last, bytes });
+        self.in_flight.push_back(InFlight {
+            seq,
+            prev: request.prev_log_id,
+            last,
+            bytes,
+        });
         self.bytes_in_flight += bytes;
         if self.in_flight.len() == 1 {
             self.arm();
@@ -275,8 +303,9 @@ where
                     } else {
                         this.arm();
                     }
-                    let result =
-                        this.client.outcome(reply.outcome, answered.prev, answered.last);
+                    let result = this
+                        .client
+                        .outcome(reply.outcome, answered.prev, answered.last);
                     return match result {
                         Ok(Ok(_)) => Poll::Ready(Some(result)),
                         other => this.end(other),
@@ -288,7 +317,9 @@ where
             if !this.window_open() || !this.outbox.poll_room(cx) {
                 break;
             }
-            let Some(input) = this.input.as_mut() else { break };
+            let Some(input) = this.input.as_mut() else {
+                break;
+            };
             match input.poll_next_unpin(cx) {
                 Poll::Ready(Some(request)) => {
                     if let Err(error) = this.send(request) {
@@ -322,9 +353,10 @@ fn encode_entries(
         };
         let (kind, bytes) = match &entry.payload {
             EntryPayload::Blank => (WireKind::Blank, Bytes::new()),
-            EntryPayload::Membership(members) => {
-                (WireKind::Membership, MembershipRecord::of(members, None).encode())
-            }
+            EntryPayload::Membership(members) => (
+                WireKind::Membership,
+                MembershipRecord::of(members, None).encode(),
+            ),
             EntryPayload::Normal(proposed) => match &proposed.body {
                 Body::Batch(batch) => {
                     (WireKind::Batch { head: batch.head() }, batch.body().clone())
@@ -382,9 +414,9 @@ impl NetStreamAppend<TypeConfig> for Client {
                 next_seq: 0,
                 in_flight: VecDeque::new(),
                 bytes_in_flight: 0,
-                deadline: Box::pin(tokio::time::sleep(Duration::MAX.min(
-                    client.core.config.append_reply_max,
-                ))),
+                deadline: Box::pin(tokio::time::sleep(
+                    Duration::MAX.min(client.core.config.append_reply_max),
+                )),
                 deadline_set: false,
                 ended: false,
             });
@@ -405,21 +437,34 @@ impl Client {
             return Err(unreachable("this replica may not lead"));
         }
         let route = self.route();
-        let asked = self.core.board.ask(self.node, option.hard_ttl(), |link, call| {
-            let ask = VoteAsk {
-                route,
-                call,
-                pre_vote,
-                vote: (&request.vote).into(),
-                last: request.last_log_id.as_ref().map(Into::into),
-                leadership_transfer: request.leadership_transfer,
-            };
-            link.send(&Message::Vote(ask), Vec::new())
-        });
+        let asked = self
+            .core
+            .board
+            .ask(self.node, option.hard_ttl(), |link, call| {
+                let ask = VoteAsk {
+                    route,
+                    call,
+                    pre_vote,
+                    vote: (&request.vote).into(),
+                    last: request.last_log_id.as_ref().map(Into::into),
+                    leadership_transfer: request.leadership_transfer,
+                };
+                link.send(&Message::Vote(ask), Vec::new())
+            });
         match asked.await? {
-            (Message::VoteAnswer(VoteAnswer { answer: Some(grant), .. }), _) => {
+            (
+                Message::VoteAnswer(VoteAnswer {
+                    answer: Some(grant),
+                    ..
+                }),
+                _,
+            ) => {
                 let vote: RaftVote = grant.vote.into();
-                Ok(VoteResponse::new(vote, grant.last.map(Into::into), grant.granted))
+                Ok(VoteResponse::new(
+                    vote,
+                    grant.last.map(Into::into),
+                    grant.granted,
+                ))
             }
             (Message::VoteAnswer(_), _) => Err(unreachable("the peer has no such replica")),
             _ => Err(broken("an answer to another question")),
@@ -452,24 +497,30 @@ impl NetTransferLeader<TypeConfig> for Client {
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
         let route = self.route();
-        let asked = self.core.board.ask(self.node, option.hard_ttl(), |link, call| {
-            let ask = TransferAsk {
-                route,
-                call,
-                leader: request.from_leader().into(),
-                target: *request.to_node_id(),
-                last: request.last_log_id().map(Into::into),
-            };
-            link.send(&Message::Transfer(ask), Vec::new())
-        });
+        let asked = self
+            .core
+            .board
+            .ask(self.node, option.hard_ttl(), |link, call| {
+                let ask = TransferAsk {
+                    route,
+                    call,
+                    leader: request.from_leader().into(),
+                    target: *request.to_node_id(),
+                    last: request.last_log_id().map(Into::into),
+                };
+                link.send(&Message::Transfer(ask), Vec::new())
+            });
         match asked.await? {
             (Message::TransferAnswer { accepted: true, .. }, _) => Ok(Ok(())),
-            (Message::TransferAnswer { accepted: false, .. }, _) => {
-                Ok(Err(TransferLeaderError::LogNotFlushed {
-                    expected: request.last_log_id().copied(),
-                    actual: None,
-                }))
-            }
+            (
+                Message::TransferAnswer {
+                    accepted: false, ..
+                },
+                _,
+            ) => Ok(Err(TransferLeaderError::LogNotFlushed {
+                expected: request.last_log_id().copied(),
+                actual: None,
+            })),
             _ => Err(broken("an answer to another question")),
         }
     }
@@ -526,9 +577,14 @@ impl Client {
                 link.send(&message, chunk)
             });
             let (vote, received) = match asked.await? {
-                (Message::SnapshotAnswer(SnapshotAnswer { vote: Some(vote), received, .. }), _) => {
-                    (vote, received)
-                }
+                (
+                    Message::SnapshotAnswer(SnapshotAnswer {
+                        vote: Some(vote),
+                        received,
+                        ..
+                    }),
+                    _,
+                ) => (vote, received),
                 (Message::SnapshotAnswer(_), _) => {
                     return Err(unreachable("the peer refused the snapshot"));
                 }
@@ -570,7 +626,10 @@ mod tests {
     fn a_snapshot_is_cut_across_its_parts() {
         let (a, b) = (Bytes::from_static(b"abc"), Bytes::from_static(b"defgh"));
         let at = |position, max| {
-            cut([&a, &b], position, max).iter().flat_map(|c| c.to_vec()).collect::<Vec<u8>>()
+            cut([&a, &b], position, max)
+                .iter()
+                .flat_map(|c| c.to_vec())
+                .collect::<Vec<u8>>()
         };
         assert_eq!(at(0, 2), b"ab");
         assert_eq!(at(2, 3), b"cde");

@@ -53,7 +53,9 @@ impl Progress {
         end: Option<LogIndex>,
         now: Instant,
     ) {
-        let Some(led_since) = self.led_since.get() else { return };
+        let Some(led_since) = self.led_since.get() else {
+            return;
+        };
         let mut followers = self.followers.borrow_mut();
         let follower = followers.entry(replica).or_insert(Follower {
             matched: None,
@@ -98,7 +100,9 @@ impl Progress {
         lag_max: Duration,
         now: Instant,
     ) -> bool {
-        let Some(led_since) = self.led_since.get() else { return false };
+        let Some(led_since) = self.led_since.get() else {
+            return false;
+        };
         match self.followers.borrow().get(&replica) {
             Some(follower) => {
                 follower.matched >= end || now.duration_since(follower.caught_up_at) <= lag_max
@@ -131,7 +135,10 @@ mod tests {
         for second in 1..100u64 {
             let now = start + Duration::from_secs(second);
             progress.note(2, index((second - 1) * 10), index(second * 10), now);
-            assert!(progress.is_in_sync(2, index(second * 10), lag, now), "second {second}");
+            assert!(
+                progress.is_in_sync(2, index(second * 10), lag, now),
+                "second {second}"
+            );
         }
     }
 
@@ -143,7 +150,10 @@ mod tests {
         progress.lead(start);
         progress.note(2, index(5), index(5), start);
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(progress.is_in_sync(2, index(5), lag, at(1000)), "an idle log has no lag");
+        assert!(
+            progress.is_in_sync(2, index(5), lag, at(1000)),
+            "an idle log has no lag"
+        );
         assert!(progress.is_in_sync(2, index(6), lag, at(10)));
         assert!(!progress.is_in_sync(2, index(6), lag, at(11)));
         progress.note(2, index(6), index(6), at(20));
@@ -155,7 +165,10 @@ mod tests {
         let progress = Progress::default();
         let start = Instant::now();
         let lag = Duration::from_secs(10);
-        assert!(!progress.is_in_sync(2, index(1), lag, start), "who does not lead knows nothing");
+        assert!(
+            !progress.is_in_sync(2, index(1), lag, start),
+            "who does not lead knows nothing"
+        );
         progress.lead(start);
         assert!(progress.is_in_sync(2, index(1), lag, start + Duration::from_secs(9)));
         assert!(!progress.is_in_sync(2, index(1), lag, start + Duration::from_secs(11)));

@@ -52,9 +52,13 @@ impl Replica {
     /// The group has a log already, or this replica is not among the members.
     pub async fn initialize(&self, members: Vec<(ReplicaId, NodeId)>) -> Result<(), RaftError> {
         let raft = self.core.raft().ok_or(RaftError::Stopped)?;
-        let members: BTreeMap<u64, RaftNode> =
-            members.into_iter().map(|(id, node)| (id.get(), RaftNode { node })).collect();
-        raft.initialize(members).await.map_err(|error| RaftError::Initialize(error.to_string()))
+        let members: BTreeMap<u64, RaftNode> = members
+            .into_iter()
+            .map(|(id, node)| (id.get(), RaftNode { node }))
+            .collect();
+        raft.initialize(members)
+            .await
+            .map_err(|error| RaftError::Initialize(error.to_string()))
     }
 
     /// Ordered door (law 14): proposals of one replica are appended in the order of the calls, or
@@ -99,21 +103,14 @@ impl Replica {
 
     /// Waits until `copies` voters, this one included, durably hold `index`; `false` when
     /// `deadline` passes or the leadership ends first.
-    pub async fn wait_replicated(
-        &self,
-        index: LogIndex,
-        copies: usize,
-        deadline: Instant,
-    ) -> bool {
+    pub async fn wait_replicated(&self, index: LogIndex, copies: usize, deadline: Instant) -> bool {
         let core = &self.core;
         loop {
             let changed = core.progress.changed();
             if core.is_leader() && self.copies(index) >= copies {
                 return true;
             }
-            if !core.is_leader()
-                || tokio::time::timeout_at(deadline, changed).await.is_err()
-            {
+            if !core.is_leader() || tokio::time::timeout_at(deadline, changed).await.is_err() {
                 return false;
             }
         }
@@ -143,7 +140,9 @@ impl Replica {
         let core = &self.core;
         let raft = core.raft().ok_or(RaftError::Stopped)?;
         if !core.is_leader() {
-            return Err(RaftError::NotLeader { leader: core.leader_node() });
+            return Err(RaftError::NotLeader {
+                leader: core.leader_node(),
+            });
         }
         let target = core
             .members()
@@ -157,9 +156,15 @@ impl Replica {
             .max_by_key(|(id, _, _)| (core.progress.matched(id.get()), id.get()))
             .map(|(id, _, _)| id);
         let Some(target) = target else {
-            return if to == Some(core.id) { Ok(()) } else { Err(RaftError::NoTarget) };
+            return if to == Some(core.id) {
+                Ok(())
+            } else {
+                Err(RaftError::NoTarget)
+            };
         };
-        let Some(vote) = core.vote() else { return Err(RaftError::Stopped) };
+        let Some(vote) = core.vote() else {
+            return Err(RaftError::Stopped);
+        };
         core.touch();
         // Law 12: this leader grants its own successor the privilege.
         core.ordered.set(Some((vote.leader_id.term, target.get())));
@@ -175,7 +180,10 @@ impl Replica {
                 }
             }
         };
-        if tokio::time::timeout(core.config.transfer_max, gone).await.is_ok() {
+        if tokio::time::timeout(core.config.transfer_max, gone)
+            .await
+            .is_ok()
+        {
             return Ok(());
         }
         // openraft refuses writes until somebody wins: this leader campaigns itself.
@@ -191,7 +199,10 @@ impl Replica {
     pub async fn campaign(&self) -> Result<(), RaftError> {
         self.core.wake();
         let raft = self.core.raft().ok_or(RaftError::Stopped)?;
-        raft.trigger().elect(true).await.map_err(|_| RaftError::Stopped)
+        raft.trigger()
+            .elect(true)
+            .await
+            .map_err(|_| RaftError::Stopped)
     }
 
     /// Retention: makes the newest saved tables at or below `index` the snapshot, then purges the

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::config::RaftConfig;
 use crate::door::Door;
+use crate::machine::DriverLife;
 use crate::nodes::Nodes;
 use crate::progress::Progress;
 use crate::proposal::RefuseReason;
@@ -78,7 +79,11 @@ pub(crate) struct Instance {
 
 impl Instance {
     pub(crate) fn new(raft: Raft) -> Instance {
-        Instance { server: raft.server_metrics(), data: raft.data_metrics(), raft }
+        Instance {
+            server: raft.server_metrics(),
+            data: raft.data_metrics(),
+            raft,
+        }
     }
 }
 
@@ -108,6 +113,7 @@ pub(crate) struct Core {
     pub(crate) door: Door,
     pub(crate) progress: Progress,
     pub(crate) instance: RefCell<Option<Instance>>,
+    pub(crate) driver: RefCell<Rc<DriverLife>>,
     pub(crate) applied: Cell<Option<(Term, LogIndex)>>,
     pub(crate) high_watermark: Cell<Offset>,
     pub(crate) applied_membership: RefCell<StoredMembership>,
@@ -169,7 +175,8 @@ impl Core {
         }
         self.sleep.set(Sleep::Awake);
         self.touched_at.set(self.env.now());
-        self.stand_in_until.set(self.env.now() + self.config.election_max);
+        self.stand_in_until
+            .set(self.env.now() + self.config.election_max);
         let Some(raft) = self.raft() else { return };
         raft.runtime_config().tick(true);
         if self.is_leader() {
@@ -182,7 +189,10 @@ impl Core {
     pub(crate) fn fall_asleep(&self, term: Term) {
         let Some(raft) = self.raft() else { return };
         raft.runtime_config().tick(false);
-        self.sleep.set(Sleep::Asleep { term, heard_at: self.env.now() });
+        self.sleep.set(Sleep::Asleep {
+            term,
+            heard_at: self.env.now(),
+        });
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -240,16 +250,22 @@ impl Core {
             let server = instance.server.borrow_watched();
             let configs = server.membership_config.get_joint_config();
             !configs.is_empty()
-                && configs.iter().all(|voters| {
-                    voters.intersection(replicas).count() * 2 > voters.len()
-                })
+                && configs
+                    .iter()
+                    .all(|voters| voters.intersection(replicas).count() * 2 > voters.len())
         })
         .unwrap_or(false)
     }
 
     pub(crate) fn is_joint(&self) -> bool {
         self.with(|instance| {
-            instance.server.borrow_watched().membership_config.get_joint_config().len() > 1
+            instance
+                .server
+                .borrow_watched()
+                .membership_config
+                .get_joint_config()
+                .len()
+                > 1
         })
         .unwrap_or(false)
     }
@@ -257,7 +273,10 @@ impl Core {
     pub(crate) fn node_of(&self, replica: u64) -> Option<NodeId> {
         self.with(|instance| {
             let server = instance.server.borrow_watched();
-            server.membership_config.get_node(&replica).map(|node| node.node)
+            server
+                .membership_config
+                .get_node(&replica)
+                .map(|node| node.node)
         })
         .flatten()
     }
@@ -314,7 +333,10 @@ impl Core {
     }
 
     pub(crate) fn last_log_id(&self) -> Option<LogId> {
-        self.log.state().last.map(|(term, index)| crate::types::log_id(term, index))
+        self.log
+            .state()
+            .last
+            .map(|(term, index)| crate::types::log_id(term, index))
     }
 
     pub(crate) fn no_vote(&self) -> bool {
@@ -337,8 +359,14 @@ impl Core {
     /// Asks a majority whether this replica still leads in `term`. `Err(None)`: not known, try
     /// again.
     pub(crate) async fn confirm_leadership(&self, term: Term) -> Result<(), Option<RefuseReason>> {
-        let not_leader = || Some(RefuseReason::NotLeader { leader: self.leader_node() });
-        let Some(raft) = self.raft() else { return Err(Some(RefuseReason::Stopped)) };
+        let not_leader = || {
+            Some(RefuseReason::NotLeader {
+                leader: self.leader_node(),
+            })
+        };
+        let Some(raft) = self.raft() else {
+            return Err(Some(RefuseReason::Stopped));
+        };
         if !self.is_leader() || self.term() != term {
             return Err(not_leader());
         }
@@ -367,7 +395,11 @@ impl Core {
     pub(crate) async fn await_applied(&self, index: LogIndex) -> bool {
         loop {
             let changed = self.applied_changed.notified();
-            if self.applied.get().is_some_and(|(_, applied)| applied >= index) {
+            if self
+                .applied
+                .get()
+                .is_some_and(|(_, applied)| applied >= index)
+            {
                 return true;
             }
             if self.stopped.get() {
@@ -382,9 +414,9 @@ impl Core {
         for (id, node, _) in self.members() {
             if id != self.id {
                 let route = crate::wire::Route::new(self.group, self.id, id);
-                let _ = self
-                    .board
-                    .pack(node, |packed| packed.wakes.push(crate::wire::WakeNote { route }));
+                let _ = self.board.pack(node, |packed| {
+                    packed.wakes.push(crate::wire::WakeNote { route })
+                });
             }
         }
     }
@@ -395,11 +427,16 @@ impl Core {
         let env = self.env.clone();
         env.spawn_local(async move {
             let Some(raft) = core.raft() else { return };
-            if !matches!(raft.trigger().allow_next_revert(&replica, true).await, Ok(Ok(()))) {
+            if !matches!(
+                raft.trigger().allow_next_revert(&replica, true).await,
+                Ok(Ok(()))
+            ) {
                 return;
             }
             core.progress.forget(replica);
-            let Some(end) = core.last_log_id() else { return };
+            let Some(end) = core.last_log_id() else {
+                return;
+            };
             tracing::warn!(group = %core.group, replica, "a follower returned with a shorter log");
             let note = crate::wire::RevertAllowed {
                 route: crate::wire::Route::new(core.group, core.id, ReplicaId::new(replica)),
@@ -413,7 +450,9 @@ impl Core {
 
     /// Lets a flagged replica vote again once it holds what its leader named (law 8).
     pub(crate) fn check_revert(self: &Rc<Self>) {
-        let Revert::Until { end: (term, index) } = self.revert.get() else { return };
+        let Revert::Until { end: (term, index) } = self.revert.get() else {
+            return;
+        };
         let durable = self.log.state().durable_last;
         if durable < Some(index) || self.log.term_of(index).is_none_or(|found| found < term) {
             return;

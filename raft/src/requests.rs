@@ -18,7 +18,9 @@ use crate::machine::snapshot_from_parts;
 use crate::replica_core::{Core, Revert};
 use crate::shard::{ForwardedFrame, ShardInner};
 use crate::transport::{ReplyPath, Requests};
-use crate::types::{Body, LogEntry, LogId, MembershipRecord, Proposed, RaftVote, TypeConfig, log_id};
+use crate::types::{
+    Body, LogEntry, LogId, MembershipRecord, Proposed, RaftVote, TypeConfig, log_id,
+};
 use crate::wire::{
     Append, AppendOutcome, AppendReply, AsleepBeat, Beat, BeatReply, Frame, FrameEncoder, Message,
     Refusal, RevertAllowed, Route, SleepAnswer, SleepAsk, SnapshotAnswer, SnapshotChunk,
@@ -64,7 +66,10 @@ impl Requests for ShardInner {
                 let here = self.split(from, asks, |ask| &ask.route, Message::Sleep);
                 for ask in here {
                     let asleep = self.sleep(ask);
-                    let answer = SleepAnswer { call: ask.call, asleep };
+                    let answer = SleepAnswer {
+                        call: ask.call,
+                        asleep,
+                    };
                     reply.pack(|packed| packed.sleep_answers.push(answer));
                 }
                 None
@@ -162,13 +167,22 @@ impl ShardInner {
         let (stream, seq) = (append.stream, append.seq);
         let refuse = |why| {
             let outcome = AppendOutcome::Refused(why);
-            reply.send(&Message::AppendReply(AppendReply { stream, seq, outcome }), Vec::new());
+            reply.send(
+                &Message::AppendReply(AppendReply {
+                    stream,
+                    seq,
+                    outcome,
+                }),
+                Vec::new(),
+            );
             None
         };
         let Some(core) = self.target(&append.route) else {
             return refuse(Refusal::UnknownReplica);
         };
-        let Some(raft) = core.raft() else { return refuse(Refusal::Stopped) };
+        let Some(raft) = core.raft() else {
+            return refuse(Refusal::Stopped);
+        };
         if core.revert.get() == Revert::Unannounced {
             return refuse(Refusal::Reverted);
         }
@@ -182,7 +196,14 @@ impl ShardInner {
         core.touch();
         Some(Box::pin(async move {
             let outcome = outcome_of(raft.append_entries(request).await);
-            reply.send(&Message::AppendReply(AppendReply { stream, seq, outcome }), Vec::new());
+            reply.send(
+                &Message::AppendReply(AppendReply {
+                    stream,
+                    seq,
+                    outcome,
+                }),
+                Vec::new(),
+            );
         }))
     }
 
@@ -191,7 +212,10 @@ impl ShardInner {
         let mut work = Vec::with_capacity(beats.len());
         for beat in beats {
             let answer = |reply: &ReplyPath, outcome| {
-                let answer = BeatReply { call: beat.call, outcome };
+                let answer = BeatReply {
+                    call: beat.call,
+                    outcome,
+                };
                 reply.pack(|packed| packed.beat_replies.push(answer));
             };
             let Some(core) = self.target(&beat.route) else {
@@ -217,7 +241,10 @@ impl ShardInner {
             let reply = reply.clone();
             work.push(async move {
                 let outcome = outcome_of(raft.append_entries(request).await);
-                let answer = BeatReply { call: beat.call, outcome };
+                let answer = BeatReply {
+                    call: beat.call,
+                    outcome,
+                };
                 reply.pack(|packed| packed.beat_replies.push(answer));
             });
         }
@@ -231,7 +258,10 @@ impl ShardInner {
         let call = ask.call;
         let core = self.target(&ask.route);
         let Some((core, raft)) = core.and_then(|core| core.raft().map(|raft| (core, raft))) else {
-            reply.send(&Message::VoteAnswer(VoteAnswer { call, answer: None }), Vec::new());
+            reply.send(
+                &Message::VoteAnswer(VoteAnswer { call, answer: None }),
+                Vec::new(),
+            );
             return None;
         };
         if let Some(grant) = refuse_vote(&core, &ask) {
@@ -242,11 +272,16 @@ impl ShardInner {
                     && leader != core.id
                 {
                     let route = Route::new(core.group, core.id, leader);
-                    let _ = self.board.pack(node, |packed| packed.wakes.push(WakeNote { route }));
+                    let _ = self
+                        .board
+                        .pack(node, |packed| packed.wakes.push(WakeNote { route }));
                 }
             }
             let answer = Some(grant);
-            reply.send(&Message::VoteAnswer(VoteAnswer { call, answer }), Vec::new());
+            reply.send(
+                &Message::VoteAnswer(VoteAnswer { call, answer }),
+                Vec::new(),
+            );
             return None;
         }
         core.wake();
@@ -273,7 +308,10 @@ impl ShardInner {
                 granted: voted.vote_granted,
                 last: voted.last_log_id.as_ref().map(Into::into),
             });
-            reply.send(&Message::VoteAnswer(VoteAnswer { call, answer }), Vec::new());
+            reply.send(
+                &Message::VoteAnswer(VoteAnswer { call, answer }),
+                Vec::new(),
+            );
         }))
     }
 
@@ -285,16 +323,19 @@ impl ShardInner {
             .filter(|core| leads && !(core.no_vote() && ask.target == core.id.get()))
             .and_then(|core| core.raft().map(|raft| (core, raft)))
         else {
-            reply.send(&Message::TransferAnswer { call, accepted: false }, Vec::new());
+            reply.send(
+                &Message::TransferAnswer {
+                    call,
+                    accepted: false,
+                },
+                Vec::new(),
+            );
             return None;
         };
         core.touch();
         core.ordered.set(Some((ask.leader.term, ask.target)));
-        let request = TransferLeaderRequest::new(
-            ask.leader.into(),
-            ask.target,
-            ask.last.map(Into::into),
-        );
+        let request =
+            TransferLeaderRequest::new(ask.leader.into(), ask.target, ask.last.map(Into::into));
         Some(Box::pin(async move {
             let accepted = matches!(raft.handle_transfer_leader(request).await, Ok(Ok(())));
             reply.send(&Message::TransferAnswer { call, accepted }, Vec::new());
@@ -304,7 +345,11 @@ impl ShardInner {
     fn snapshot(&self, chunk: SnapshotChunk, payload: Bytes, reply: ReplyPath) -> Work {
         let call = chunk.call;
         let answer = move |reply: &ReplyPath, vote: Option<WireVote>, received| {
-            let answer = SnapshotAnswer { call, vote, received };
+            let answer = SnapshotAnswer {
+                call,
+                vote,
+                received,
+            };
             reply.send(&Message::SnapshotAnswer(answer), Vec::new());
         };
         let Some((core, raft)) = self
@@ -320,12 +365,15 @@ impl ShardInner {
         let whole = {
             let mut assemblies = self.assemblies.borrow_mut();
             if chunk.position == 0 {
-                assemblies.insert(core.group, Assembly {
-                    from: chunk.route.from,
-                    last: chunk.last,
-                    received: 0,
-                    chunks: Vec::new(),
-                });
+                assemblies.insert(
+                    core.group,
+                    Assembly {
+                        from: chunk.route.from,
+                        last: chunk.last,
+                        received: 0,
+                        chunks: Vec::new(),
+                    },
+                );
             }
             let Some(assembly) = assemblies.get_mut(&core.group).filter(|assembly| {
                 assembly.from == chunk.route.from
@@ -341,7 +389,9 @@ impl ShardInner {
                 answer(&reply, Some(chunk.vote), assembly.received);
                 return None;
             }
-            assemblies.remove(&core.group).map(|assembly| assembly.chunks.concat())
+            assemblies
+                .remove(&core.group)
+                .map(|assembly| assembly.chunks.concat())
         };
         let bytes = Bytes::from(whole.unwrap_or_default());
         let membership = bytes.slice(..chunk.membership_bytes as usize);
@@ -357,7 +407,10 @@ impl ShardInner {
             }
         };
         Some(Box::pin(async move {
-            match raft.install_full_snapshot(chunk.vote.into(), snapshot).await {
+            match raft
+                .install_full_snapshot(chunk.vote.into(), snapshot)
+                .await
+            {
                 Ok(installed) => answer(&reply, Some((&installed.vote).into()), total),
                 Err(_) => answer(&reply, None, 0),
             }
@@ -378,13 +431,20 @@ impl ShardInner {
                 no_vote: core.no_vote(),
             })
         });
-        SurveyAnswer { call: ask.call, state }
+        SurveyAnswer {
+            call: ask.call,
+            state,
+        }
     }
 
     /// Law 13: only with a live leader whose whole log is applied here.
     fn sleep(&self, ask: SleepAsk) -> bool {
-        let Some(core) = self.target(&ask.route) else { return false };
-        let Some(vote) = core.vote() else { return false };
+        let Some(core) = self.target(&ask.route) else {
+            return false;
+        };
+        let Some(vote) = core.vote() else {
+            return false;
+        };
         let state = core.log.state();
         let last = Some((Term::new(ask.last.term), LogIndex::new(ask.last.index)));
         let sleeps = vote.committed
@@ -394,7 +454,9 @@ impl ShardInner {
             && state.last == last
             && core.applied.get() == last
             && state.durable_last == last.map(|(_, index)| index)
-            && core.leader_node().is_some_and(|node| !self.nodes.is_down(node));
+            && core
+                .leader_node()
+                .is_some_and(|node| !self.nodes.is_down(node));
         if sleeps {
             core.fall_asleep(Term::new(ask.term));
         }
@@ -402,13 +464,17 @@ impl ShardInner {
     }
 
     fn asleep_beat(&self, from: NodeId, beat: AsleepBeat) {
-        let Some(core) = self.target(&beat.route) else { return };
+        let Some(core) = self.target(&beat.route) else {
+            return;
+        };
         if core.sleep_heard(Term::new(beat.term)) {
             return;
         }
         // We do not sleep with it: a restart, or another term. It has to speak up.
         let route = beat.route.reversed();
-        let _ = self.board.pack(from, |packed| packed.wakes.push(WakeNote { route }));
+        let _ = self
+            .board
+            .pack(from, |packed| packed.wakes.push(WakeNote { route }));
     }
 
     fn wake(&self, note: WakeNote) {
@@ -418,7 +484,9 @@ impl ShardInner {
     }
 
     fn revert_allowed(&self, note: RevertAllowed) {
-        let Some(core) = self.target(&note.route) else { return };
+        let Some(core) = self.target(&note.route) else {
+            return;
+        };
         if core.no_vote() && Term::new(note.term) >= core.term() {
             let end = (Term::new(note.end.term), LogIndex::new(note.end.index));
             core.revert.set(Revert::Until { end });
@@ -432,14 +500,17 @@ fn refuse_vote(core: &Core, ask: &VoteAsk) -> Option<VoteGrant> {
     let vote = core.vote()?;
     let now = core.env.now();
     let flagged = core.no_vote()
-        && core.vote_exception.get().is_none_or(|(candidate, until)| {
-            candidate != ask.route.from || now >= until
-        });
+        && core
+            .vote_exception
+            .get()
+            .is_none_or(|(candidate, until)| candidate != ask.route.from || now >= until);
     // While a group sleeps, and just after, its leases are stale: the detector stands in.
     let stands_in = core.is_asleep() || now < core.stand_in_until.get();
     let leader_lives = vote.committed
         && (core.is_leader()
-            || core.leader_node().is_some_and(|node| !core.nodes.is_down(node)));
+            || core
+                .leader_node()
+                .is_some_and(|node| !core.nodes.is_down(node)));
     let protected = stands_in && leader_lives && !honours_transfer(core, ask);
     (flagged || protected).then(|| VoteGrant {
         vote: (&vote).into(),
@@ -454,7 +525,9 @@ fn honours_transfer(core: &Core, ask: &VoteAsk) -> bool {
     if !ask.leadership_transfer {
         return false;
     }
-    let Some(vote) = core.vote() else { return false };
+    let Some(vote) = core.vote() else {
+        return false;
+    };
     if !vote.committed {
         // No leader is known, so there is no lease to protect.
         return true;
@@ -483,10 +556,7 @@ fn snapshot_is_sane(core: &Core, chunk: &SnapshotChunk, payload_bytes: u64) -> b
 }
 
 fn outcome_of(
-    answered: Result<
-        AppendEntriesResponse<TypeConfig>,
-        openraft::errors::RaftError<TypeConfig>,
-    >,
+    answered: Result<AppendEntriesResponse<TypeConfig>, openraft::errors::RaftError<TypeConfig>>,
 ) -> AppendOutcome {
     match answered {
         Ok(AppendEntriesResponse::Success) => AppendOutcome::Flushed,
@@ -524,8 +594,12 @@ pub(crate) fn decode_append(
             return Err("terms that fall, or exceed the leader's");
         }
         place = Some((wire.term, wire.index));
-        let upto = at.checked_add(wire.payload_bytes as usize).filter(|end| *end <= payload.len());
-        let Some(upto) = upto else { return Err("entries longer than the payload") };
+        let upto = at
+            .checked_add(wire.payload_bytes as usize)
+            .filter(|end| *end <= payload.len());
+        let Some(upto) = upto else {
+            return Err("entries longer than the payload");
+        };
         let bytes = payload.slice(at..upto);
         at = upto;
         let (kind, records, body) = match wire.kind {
@@ -533,7 +607,10 @@ pub(crate) fn decode_append(
             WireKind::Internal => (
                 EntryKind::Internal,
                 0,
-                EntryPayload::Normal(Proposed { body: Body::Internal(bytes), ticket: None }),
+                EntryPayload::Normal(Proposed {
+                    body: Body::Internal(bytes),
+                    ticket: None,
+                }),
             ),
             WireKind::Membership => {
                 let members = MembershipRecord::decode(&bytes)
@@ -548,7 +625,10 @@ pub(crate) fn decode_append(
                     return Err("a batch that was not stamped for its place");
                 }
                 let records = header.last_offset_delta as u32 + 1;
-                let body = Proposed { body: Body::Batch(batch), ticket: None };
+                let body = Proposed {
+                    body: Body::Batch(batch),
+                    ticket: None,
+                };
                 (EntryKind::Batch, records, EntryPayload::Normal(body))
             }
         };
@@ -556,7 +636,13 @@ pub(crate) fn decode_append(
         let base_offset = Offset::new(wire.base_offset);
         entries.push(LogEntry {
             id: log_id(term, index),
-            head: Some(EntryHead { term, index, base_offset, records, kind }),
+            head: Some(EntryHead {
+                term,
+                index,
+                base_offset,
+                records,
+                kind,
+            }),
             payload: body,
         });
     }

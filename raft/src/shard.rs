@@ -33,9 +33,7 @@ use crate::state_machine::StateMachine;
 use crate::supervisor;
 use crate::transport::{AskError, ReplyPath, Requests, Switchboard, serve};
 use crate::types::{Raft, StoredMembership};
-use crate::wire::{
-    Frame, FrameEncoder, FrameReader, Hello, Message, Purpose, offer_hello,
-};
+use crate::wire::{Frame, FrameEncoder, FrameReader, Hello, Message, Purpose, offer_hello};
 
 /// Answers an application request from a node (-1: a caller without an id).
 pub type OnCall = Rc<dyn Fn(NodeId, Bytes) -> LocalBoxFuture<'static, Bytes>>;
@@ -217,6 +215,7 @@ impl RaftShard {
             door: Door::new(),
             progress: Progress::default(),
             instance: RefCell::new(None),
+            driver: RefCell::default(),
             applied: Cell::new(None),
             high_watermark: Cell::new(Offset::ZERO),
             applied_membership: RefCell::new(StoredMembership::default()),
@@ -229,7 +228,11 @@ impl RaftShard {
             sleep: Cell::new(Sleep::Awake),
             stand_in_until: Cell::new(now),
             ordered: Cell::new(None),
-            revert: Cell::new(if flagged { Revert::Unannounced } else { Revert::None }),
+            revert: Cell::new(if flagged {
+                Revert::Unannounced
+            } else {
+                Revert::None
+            }),
             vote_exception: Cell::new(None),
             failover_running: Cell::new(false),
             barrier: RefCell::new(Barrier::default()),
@@ -321,8 +324,10 @@ impl RaftShard {
 
     /// Counts.
     pub fn metrics(&self) -> RaftMetrics {
-        let mut metrics =
-            RaftMetrics { restarts: self.inner.restarts.get(), ..RaftMetrics::default() };
+        let mut metrics = RaftMetrics {
+            restarts: self.inner.restarts.get(),
+            ..RaftMetrics::default()
+        };
         for core in self.inner.replicas.borrow().values() {
             metrics.replicas += 1;
             metrics.leaders += usize::from(core.role() == Role::Leader);
@@ -336,8 +341,13 @@ impl RaftShard {
     /// Stops all replicas and connections.
     pub async fn close(&self) {
         self.inner.closed.set(true);
-        let cores: Vec<Rc<Core>> =
-            self.inner.replicas.borrow_mut().drain().map(|(_, core)| core).collect();
+        let cores: Vec<Rc<Core>> = self
+            .inner
+            .replicas
+            .borrow_mut()
+            .drain()
+            .map(|(_, core)| core)
+            .collect();
         for core in cores {
             supervisor::stop(&core).await;
         }
@@ -356,7 +366,10 @@ pub async fn call_address(
     timeout: Duration,
 ) -> Result<Bytes, CallError> {
     let exchange = async {
-        let mut stream = env.connect(addr).await.map_err(|_| CallError::Unreachable)?;
+        let mut stream = env
+            .connect(addr)
+            .await
+            .map_err(|_| CallError::Unreachable)?;
         let anyone = NodeId::new(-1);
         let hello = Hello {
             purpose: Purpose::Anonymous,
@@ -366,7 +379,9 @@ pub async fn call_address(
             incarnation: 0,
             target_shard: 0,
         };
-        offer_hello(&mut stream, &hello).await.map_err(|_| CallError::Protocol)?;
+        offer_hello(&mut stream, &hello)
+            .await
+            .map_err(|_| CallError::Protocol)?;
         let head = FrameEncoder::default()
             .encode(&Message::Call { call: 0 }, request.len())
             .map_err(|_| CallError::TooLarge)?;
@@ -383,5 +398,7 @@ pub async fn call_address(
             _ => Err(CallError::Protocol),
         }
     };
-    tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(CallError::Timeout))
+    tokio::time::timeout(timeout, exchange)
+        .await
+        .unwrap_or(Err(CallError::Timeout))
 }

@@ -37,7 +37,8 @@ pub(crate) fn spawn(shard: &Rc<ShardInner>, core: &Rc<Core>) {
             if core.stopped.get() || shard.closed.get() {
                 return;
             }
-            if let Some(reason) = core.storage_error.borrow().clone() {
+            let reason = core.storage_error.borrow().clone();
+            if let Some(reason) = reason {
                 give_up(&core, reason);
                 return;
             }
@@ -60,6 +61,7 @@ pub(crate) fn spawn(shard: &Rc<ShardInner>, core: &Rc<Core>) {
 async fn watch(core: &Rc<Core>, shard: &std::rc::Weak<ShardInner>) {
     let Some(raft) = core.raft() else { return };
     let mut server = raft.server_metrics();
+    let driver = core.driver.borrow().clone();
     let mut told = Told::default();
     loop {
         tell(core, &mut told);
@@ -69,8 +71,13 @@ async fn watch(core: &Rc<Core>, shard: &std::rc::Weak<ShardInner>) {
         {
             failover::start(&shard, core);
         }
-        if server.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = server.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = driver.until_gone() => return,
         }
     }
 }

@@ -122,7 +122,11 @@ impl RaftEntry for LogEntry {
     type Payload = EntryPayload<Proposed, u64, RaftNode>;
 
     fn new(id: LogId, payload: Self::Payload) -> Self {
-        LogEntry { id, head: None, payload }
+        LogEntry {
+            id,
+            head: None,
+            payload,
+        }
     }
 
     fn log_id_parts(&self) -> (&Self::CommittedLeaderId, u64) {
@@ -202,7 +206,9 @@ pub(crate) fn vote_from_storage(vote: &corduroy_storage::Vote, own: ReplicaId) -
 }
 
 /// A membership's bytes as logged and as carried by snapshots: rkyv of [`MembershipRecord`].
-#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[derive(
+    rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, Debug, Clone, PartialEq, Eq, Default,
+)]
 pub(crate) struct MembershipRecord {
     /// Voter sets: one, or two while a joint change is under way.
     pub(crate) configs: Vec<Vec<u64>>,
@@ -221,7 +227,10 @@ impl MembershipRecord {
                 .iter()
                 .map(|voters| voters.iter().copied().collect())
                 .collect(),
-            nodes: membership.nodes().map(|(id, node)| (*id, node.node.get())).collect(),
+            nodes: membership
+                .nodes()
+                .map(|(id, node)| (*id, node.node.get()))
+                .collect(),
             at: at.map(|id| (id.leader_id.term, id.index)),
         }
     }
@@ -240,12 +249,22 @@ impl MembershipRecord {
     }
 
     pub(crate) fn membership(&self) -> Result<Membership, MembershipError> {
-        let configs: Vec<BTreeSet<u64>> =
-            self.configs.iter().map(|voters| voters.iter().copied().collect()).collect();
+        let configs: Vec<BTreeSet<u64>> = self
+            .configs
+            .iter()
+            .map(|voters| voters.iter().copied().collect())
+            .collect();
         let nodes: BTreeMap<u64, RaftNode> = self
             .nodes
             .iter()
-            .map(|(id, node)| (*id, RaftNode { node: NodeId::new(*node) }))
+            .map(|(id, node)| {
+                (
+                    *id,
+                    RaftNode {
+                        node: NodeId::new(*node),
+                    },
+                )
+            })
             .collect();
         if configs.is_empty() && nodes.is_empty() {
             return Ok(Membership::default());
@@ -254,7 +273,9 @@ impl MembershipRecord {
     }
 
     pub(crate) fn stored(&self) -> Result<StoredMembership, MembershipError> {
-        let at = self.at.map(|(term, index)| log_id(Term::new(term), LogIndex::new(index)));
+        let at = self
+            .at
+            .map(|(term, index)| log_id(Term::new(term), LogIndex::new(index)));
         Ok(StoredMembership::new(at, self.membership()?))
     }
 
@@ -309,7 +330,11 @@ mod tests {
     fn hostile_membership_bytes_are_an_error() {
         assert!(MembershipRecord::decode(&[]).is_err());
         assert!(MembershipRecord::decode(&[0xff; 64]).is_err());
-        let orphan = MembershipRecord { configs: vec![vec![1]], nodes: vec![], at: None };
+        let orphan = MembershipRecord {
+            configs: vec![vec![1]],
+            nodes: vec![],
+            at: None,
+        };
         assert!(orphan.membership().is_err());
     }
 }

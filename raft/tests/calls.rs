@@ -19,10 +19,15 @@ fn nodes_and_strangers_can_ask_and_cast() {
         cluster.start_all().await;
         let soon = Duration::from_secs(5);
         let shard = cluster.nodes[&1].shard();
-        let answer = shard.call(NodeId::new(2), Bytes::from_static(b"hello"), soon).await;
+        let answer = shard
+            .call(NodeId::new(2), Bytes::from_static(b"hello"), soon)
+            .await;
         assert_eq!(answer.expect("an answer"), "hello from 1");
         let large = Bytes::from(vec![b'x'; 3 << 20]);
-        let answer = shard.call(NodeId::new(2), large.clone(), soon).await.expect("an answer");
+        let answer = shard
+            .call(NodeId::new(2), large.clone(), soon)
+            .await
+            .expect("an answer");
         assert_eq!(answer.len(), large.len() + " from 1".len());
         shard.cast(NodeId::new(2), Bytes::from_static(b"by the way"));
         wait_for("the cast", || cluster.nodes[&2].casts().first().cloned()).await;
@@ -58,10 +63,8 @@ fn hostile_bytes_close_their_connection_and_disturb_nobody() {
             let mut stream = cluster.env.connect(addr).await.expect("somebody listens");
             stream.write_all(&bytes).await.expect("open");
             let mut answer = Vec::new();
-            let closed = tokio::time::timeout(
-                Duration::from_secs(10),
-                stream.read_to_end(&mut answer),
-            );
+            let closed =
+                tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut answer));
             // Reset or closed, but closed.
             let _ = closed.await.expect("the connection is closed");
             assert!(answer.len() <= 48, "no more than a hello is answered");

@@ -26,7 +26,9 @@ fn a_flagged_replica_refetches_and_then_votes_again() {
         .await;
         assert_eq!(cluster.agree().await, ["a", "b", "c"]);
         // Now it counts: the group lives with it and one other.
-        let other = (1..=3).find(|id| *id != leader && *id != victim).expect("a third");
+        let other = (1..=3)
+            .find(|id| *id != leader && *id != victim)
+            .expect("a third");
         cluster.kill(other).await;
         cluster.commit(&["d"]).await;
         assert_eq!(cluster.agree().await, ["a", "b", "c", "d"]);
@@ -54,7 +56,11 @@ fn a_flagged_replica_does_not_help_to_elect_a_leader() {
         cluster.start(behind).await;
         tokio::time::sleep(std::time::Duration::from_secs(3)).await;
         for id in [victim, behind] {
-            assert_ne!(cluster.replica(id).view().role, Role::Leader, "b would be lost");
+            assert_ne!(
+                cluster.replica(id).view().role,
+                Role::Leader,
+                "b would be lost"
+            );
         }
         cluster.start(leader).await;
         cluster.commit(&["c"]).await;

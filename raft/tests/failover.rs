@@ -50,7 +50,11 @@ fn a_silent_leader_is_replaced_and_told_when_it_returns() {
         let events = cluster.nodes[&leader].machine().borrow().events.clone();
         assert!(events.iter().any(|event| matches!(
             event,
-            ReplicaEvent::LeaderChanged { is_self: false, leader: Some(_), .. }
+            ReplicaEvent::LeaderChanged {
+                is_self: false,
+                leader: Some(_),
+                ..
+            }
         )));
     });
 }
@@ -67,7 +71,10 @@ fn a_follower_that_alone_misses_the_leader_deposes_nobody() {
         let term = cluster.replica(leader).view().term;
         cluster.links.cut(leader, deaf);
         wait_for("the deaf one to hold the leader down", || {
-            cluster.nodes[&deaf].detector().is_down(NodeId::new(leader)).then_some(())
+            cluster.nodes[&deaf]
+                .detector()
+                .is_down(NodeId::new(leader))
+                .then_some(())
         })
         .await;
         for n in 0..40 {
@@ -75,7 +82,11 @@ fn a_follower_that_alone_misses_the_leader_deposes_nobody() {
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
         let view = cluster.replica(leader).view();
-        assert_eq!((view.role, view.term), (Role::Leader, term), "the leader was deposed");
+        assert_eq!(
+            (view.role, view.term),
+            (Role::Leader, term),
+            "the leader was deposed"
+        );
         cluster.links.heal_all();
         cluster.agree().await;
     });
@@ -99,7 +110,10 @@ fn the_isr_drops_a_dead_node_at_once_and_takes_it_back() {
             nodes.sort_unstable();
             nodes
         };
-        wait_for("all in sync", || (in_sync(&cluster) == [1, 2, 3]).then_some(())).await;
+        wait_for("all in sync", || {
+            (in_sync(&cluster) == [1, 2, 3]).then_some(())
+        })
+        .await;
         let dead = (1..=3).find(|id| *id != leader).expect("another");
         cluster.kill(dead).await;
         wait_for("the dead one to leave", || {
@@ -108,7 +122,10 @@ fn the_isr_drops_a_dead_node_at_once_and_takes_it_back() {
         .await;
         cluster.commit(&["b", "c"]).await;
         cluster.start(dead).await;
-        wait_for("it to return", || (in_sync(&cluster) == [1, 2, 3]).then_some(())).await;
+        wait_for("it to return", || {
+            (in_sync(&cluster) == [1, 2, 3]).then_some(())
+        })
+        .await;
         for follower in (1..=3).filter(|id| *id != leader) {
             assert!(cluster.replica(follower).in_sync(lag).is_empty());
         }
@@ -129,7 +146,10 @@ fn waiting_for_copies_counts_durable_voters() {
         let soon = tokio::time::Instant::now() + Duration::from_millis(100);
         let replica = cluster.replica(leader);
         assert!(replica.wait_replicated(end, 2, soon).await);
-        assert!(!replica.wait_replicated(end, 3, soon).await, "only two are alive");
+        assert!(
+            !replica.wait_replicated(end, 3, soon).await,
+            "only two are alive"
+        );
         let later = tokio::time::Instant::now() + harness::PATIENCE;
         let all = replica.wait_replicated(end, 3, later);
         cluster.start(dead).await;
@@ -146,10 +166,16 @@ fn a_node_that_hears_no_majority_counts_itself_as_isolated() {
         for other in [2, 3] {
             cluster.links.cut(1, other);
         }
-        wait_for("isolation", || cluster.nodes[&1].detector().isolated().then_some(())).await;
+        wait_for("isolation", || {
+            cluster.nodes[&1].detector().isolated().then_some(())
+        })
+        .await;
         assert!(!cluster.nodes[&2].detector().isolated());
         cluster.links.heal_all();
-        wait_for("its end", || (!cluster.nodes[&1].detector().isolated()).then_some(())).await;
+        wait_for("its end", || {
+            (!cluster.nodes[&1].detector().isolated()).then_some(())
+        })
+        .await;
     });
 }
 
@@ -161,18 +187,28 @@ fn a_read_barrier_needs_a_majority_and_sees_everything_before_it() {
         let leader = cluster.leader(&[1, 2, 3]).await;
         cluster.commit(&["a"]).await;
         let replica = cluster.replica(leader);
-        let (one, two, three) =
-            tokio::join!(replica.read_barrier(), replica.read_barrier(), replica.read_barrier());
+        let (one, two, three) = tokio::join!(
+            replica.read_barrier(),
+            replica.read_barrier(),
+            replica.read_barrier()
+        );
         let index = one.expect("a leader");
         assert!(two.is_ok() && three.is_ok());
         assert!(Some(index) >= cluster.log_end(leader));
         let follower = (1..=3).find(|id| *id != leader).expect("another");
-        let refused = cluster.replica(follower).read_barrier().await.expect_err("a follower");
+        let refused = cluster
+            .replica(follower)
+            .read_barrier()
+            .await
+            .expect_err("a follower");
         assert_eq!(refused.leader, Some(NodeId::new(leader)));
         for other in 1..=3 {
             cluster.links.cut(leader, other);
         }
-        assert!(replica.read_barrier().await.is_err(), "cut off from its majority");
+        assert!(
+            replica.read_barrier().await.is_err(),
+            "cut off from its majority"
+        );
     });
 }
 
@@ -186,16 +222,25 @@ fn a_transfer_to_a_node_that_is_gone_leaves_a_leader_that_writes() {
         let gone = (1..=3).find(|id| *id != leader).expect("another");
         // Cut, but not yet held down: the transfer is tried and fails.
         cluster.links.cut(leader, gone);
-        let moved = cluster.replica(leader).transfer_leader(Some(replica_id(gone))).await;
+        let moved = cluster
+            .replica(leader)
+            .transfer_leader(Some(replica_id(gone)))
+            .await;
         assert!(
-            matches!(moved, Err(RaftError::Timeout(_)) | Err(RaftError::NoTarget) | Ok(())),
+            matches!(
+                moved,
+                Err(RaftError::Timeout(_)) | Err(RaftError::NoTarget) | Ok(())
+            ),
             "{moved:?}"
         );
         cluster.links.heal_all();
         cluster.commit(&["b"]).await;
         assert_eq!(cluster.agree().await, ["a", "b"]);
         let leader = cluster.leader(&[1, 2, 3]).await;
-        let unknown = cluster.replica(leader).transfer_leader(Some(replica_id(99))).await;
+        let unknown = cluster
+            .replica(leader)
+            .transfer_leader(Some(replica_id(99)))
+            .await;
         assert_eq!(unknown, Err(RaftError::NoTarget));
         assert!(cluster.propose(leader, batch("c")).wait().await != harness_refused());
     });

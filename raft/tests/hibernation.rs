@@ -10,14 +10,20 @@ use corduroy_raft::{RaftConfig, Role};
 use harness::{Cluster, run, test_config, wait_for};
 
 fn sleepy() -> RaftConfig {
-    RaftConfig { hibernate_after: Duration::from_millis(200), ..test_config() }
+    RaftConfig {
+        hibernate_after: Duration::from_millis(200),
+        ..test_config()
+    }
 }
 
 async fn asleep(cluster: &Cluster) -> i32 {
     let running = cluster.running();
     let leader = cluster.leader(&running).await;
     wait_for("the group to sleep", || {
-        running.iter().all(|id| cluster.replica(*id).is_asleep()).then_some(())
+        running
+            .iter()
+            .all(|id| cluster.replica(*id).is_asleep())
+            .then_some(())
     })
     .await;
     leader
@@ -36,12 +42,22 @@ fn an_idle_group_sleeps_and_a_write_wakes_it_in_its_own_term() {
         tokio::time::sleep(Duration::from_millis(2000)).await;
         let view = cluster.replica(leader).view();
         assert!(view.lease_valid, "the detector stands in for the lease");
-        assert_eq!(cluster.replica(leader).in_sync(Duration::from_millis(1)).len(), 3);
+        assert_eq!(
+            cluster
+                .replica(leader)
+                .in_sync(Duration::from_millis(1))
+                .len(),
+            3
+        );
         let before = tokio::time::Instant::now();
         cluster.commit(&["b"]).await;
         println!("a sleeping group took a write in {:?}", before.elapsed());
         assert!(!cluster.replica(leader).is_asleep());
-        assert_eq!(cluster.replica(leader).view().term, term, "no election was needed");
+        assert_eq!(
+            cluster.replica(leader).view().term,
+            term,
+            "no election was needed"
+        );
         assert_eq!(cluster.agree().await, ["a", "b"]);
         asleep(&cluster).await;
     });
@@ -90,6 +106,10 @@ fn a_read_barrier_wakes_a_sleeping_group() {
         cluster.commit(&["a"]).await;
         let leader = asleep(&cluster).await;
         tokio::time::sleep(Duration::from_millis(1000)).await;
-        cluster.replica(leader).read_barrier().await.expect("still the leader");
+        cluster
+            .replica(leader)
+            .read_barrier()
+            .await
+            .expect("still the leader");
     });
 }

@@ -12,14 +12,22 @@ use corduroy_storage::LogConfig;
 use harness::{Cluster, replica_id, run, test_config};
 
 fn members(ids: &[i32]) -> Vec<(corduroy_record::ReplicaId, NodeId)> {
-    ids.iter().map(|id| (replica_id(*id), NodeId::new(*id))).collect()
+    ids.iter()
+        .map(|id| (replica_id(*id), NodeId::new(*id)))
+        .collect()
 }
 
 async fn change(cluster: &Cluster, ids: &[i32]) {
     let among = cluster.running();
     loop {
         let leader = cluster
-            .leader(&among.iter().copied().filter(|id| is_member(cluster, *id)).collect::<Vec<_>>())
+            .leader(
+                &among
+                    .iter()
+                    .copied()
+                    .filter(|id| is_member(cluster, *id))
+                    .collect::<Vec<_>>(),
+            )
             .await;
         let changed = cluster
             .replica(leader)
@@ -34,7 +42,11 @@ async fn change(cluster: &Cluster, ids: &[i32]) {
 }
 
 fn is_member(cluster: &Cluster, id: i32) -> bool {
-    cluster.replica(id).members().iter().any(|(replica, _, _)| *replica == replica_id(id))
+    cluster
+        .replica(id)
+        .members()
+        .iter()
+        .any(|(replica, _, _)| *replica == replica_id(id))
 }
 
 #[test]
@@ -93,7 +105,10 @@ fn a_learner_behind_the_purge_point_gets_large_tables_in_chunks() {
         config.snapshot_chunk_bytes = 10_000;
         let mut cluster = Cluster::new(4, config);
         for node in cluster.nodes.values_mut() {
-            node.log_config = LogConfig { segment_bytes: 2048, ..LogConfig::default() };
+            node.log_config = LogConfig {
+                segment_bytes: 2048,
+                ..LogConfig::default()
+            };
             node.padding_bytes = 105_000;
         }
         for id in 1..=4 {
@@ -105,7 +120,12 @@ fn a_learner_behind_the_purge_point_gets_large_tables_in_chunks() {
             cluster.commit(&[&n.to_string()]).await;
         }
         let replica = cluster.replica(leader);
-        let boundary = replica.log().segment_boundaries().last().expect("segments").first_index;
+        let boundary = replica
+            .log()
+            .segment_boundaries()
+            .last()
+            .expect("segments")
+            .first_index;
         let before = corduroy_record::LogIndex::new(boundary.get() - 1);
         replica.purge_to(before).await.expect("saved tables");
         assert!(replica.log().state().log_start.index > corduroy_record::LogIndex::new(0));

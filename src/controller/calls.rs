@@ -20,7 +20,13 @@ pub const SERVICE_CONTROLLER: u8 = 1;
 pub enum Call {
     /// "Who are you, and is there a cluster?" From a node that looks for its place, or for peers
     /// whose addresses have changed.
-    Probe,
+    Probe {
+        /// Where the asker is.
+        rpc: SocketAddr,
+        /// The asker's seeds while it looks for its place, so that a list that differs is noticed
+        /// on both sides.
+        seeds: Option<Vec<SocketAddr>>,
+    },
     /// "Take me in." Any node of a cluster carries it to the controller's leader.
     Join {
         /// The request's random id.

@@ -56,6 +56,8 @@ struct Inner {
     configs: BTreeMap<String, String>,
     claim: RefCell<NodeClaim>,
     stage: RefCell<Stage>,
+    /// A seed that asked with another list of seeds than this node's, and its list.
+    disagreement: RefCell<Option<(SocketAddr, Vec<SocketAddr>)>>,
 }
 
 /// A node on its way to an identity. Clone = another handle.
@@ -85,6 +87,7 @@ impl Formation {
             stage: RefCell::new(Stage::Empty {
                 configs: config.cluster_overrides.clone(),
             }),
+            disagreement: RefCell::default(),
         }))
     }
 
@@ -92,7 +95,8 @@ impl Formation {
     pub fn answer(&self, request: &[u8]) -> Bytes {
         let answer = match decode_call(request) {
             // Before the uuid is on disk there is nobody to answer for.
-            Ok(Call::Probe) if self.0.claim.borrow().uuid != [0; 16] => {
+            Ok(Call::Probe { rpc, seeds }) if self.0.claim.borrow().uuid != [0; 16] => {
+                self.compare(rpc, seeds);
                 Answer::Presence(Presence {
                     claim: self.0.claim.borrow().clone(),
                     seeds: self.0.seeds.clone(),
@@ -102,6 +106,28 @@ impl Formation {
             Ok(_) | Err(_) => Answer::TryAgain,
         };
         encode_answer(&answer)
+    }
+
+    /// Two seeds with different lists: whoever asks first would refuse to start and leave the
+    /// other one waiting without a reason.
+    fn compare(&self, rpc: SocketAddr, theirs: Option<Vec<SocketAddr>>) {
+        let ours = &self.0.seeds;
+        let both_seeds = ours.contains(&rpc) && ours.contains(&self.0.claim.borrow().rpc);
+        if let Some(theirs) = theirs.filter(|theirs| both_seeds && theirs != ours) {
+            *self.0.disagreement.borrow_mut() = Some((rpc, theirs));
+        }
+    }
+
+    fn disagreement(&self) -> Result<(), ControllerError> {
+        match self.0.disagreement.borrow_mut().take() {
+            None => Ok(()),
+            Some((seed, theirs)) => Err(ControllerError::SeedsDisagree {
+                own: self.0.claim.borrow().rpc,
+                ours: self.0.seeds.clone(),
+                seed,
+                theirs,
+            }),
+        }
     }
 
     /// Finds this node's place. Returns at once where the data directory knows it, and waits for
@@ -154,7 +180,8 @@ impl Formation {
                         return self.joined(grant);
                     }
                 }
-                Step::Wait => {}
+                // Without an existing cluster the lists have to agree.
+                Step::Wait => self.disagreement()?,
             }
             if round % ROUNDS_PER_WORD == 0 {
                 self.tell(&presences, place);
@@ -195,7 +222,11 @@ impl Formation {
                 });
             }
         }
-        match call(&self.0.env, seed, &Call::Probe, PROBE_TIMEOUT).await? {
+        let probe = Call::Probe {
+            rpc: self.0.claim.borrow().rpc,
+            seeds: Some(self.0.seeds.clone()),
+        };
+        match call(&self.0.env, seed, &probe, PROBE_TIMEOUT).await? {
             Answer::Presence(presence) => Some(presence),
             _ => None,
         }

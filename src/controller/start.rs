@@ -214,7 +214,7 @@ impl Controller {
     /// negative for a caller without an id.
     pub async fn on_call(&self, from: NodeId, request: Bytes) -> Bytes {
         let answer = match decode_call(&request) {
-            Ok(Call::Probe) => Answer::Presence(self.presence()),
+            Ok(Call::Probe { .. }) => Answer::Presence(self.presence()),
             Ok(Call::Join { request, claim }) => {
                 let deadline = self.0.service.env.now() + CALL_MAX;
                 let join = Request::RegisterNode(claim);
@@ -439,7 +439,11 @@ impl Controller {
             .iter()
             .filter(|seed| **seed != self.0.claim.rpc)
             .map(|seed| async {
-                let answer = formation::call(env, *seed, &Call::Probe, PROBE_TIMEOUT).await;
+                let probe = Call::Probe {
+                    rpc: self.0.claim.rpc,
+                    seeds: None,
+                };
+                let answer = formation::call(env, *seed, &probe, PROBE_TIMEOUT).await;
                 match answer {
                     Some(Answer::Presence(presence)) => Some((*seed, presence.claim.uuid)),
                     _ => None,

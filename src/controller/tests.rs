@@ -12,7 +12,7 @@ use corduroy_env::{Env, Listener};
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::{
     AddressBook, ClusterTag, Identity as RaftIdentity, RaftConfig, RaftShard, ShardHooks,
-    read_hello,
+    read_hello, serve_anonymous,
 };
 use corduroy_record::{NodeId, ReplicaId};
 use corduroy_storage::{Disk, IoMode, RealDisk, Store, StoreConfig, recover};
@@ -593,7 +593,7 @@ fn seek(
     let rpc = listener.local_addr().expect("bound");
     let formation = Formation::new(env.clone(), &config, file, addresses(rpc));
     let answering = formation.clone();
-    env.spawn_local(async move {
+    let acceptor = env.spawn_local(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let formation = answering.clone();
             tokio::task::spawn_local(async move {
@@ -609,7 +609,14 @@ fn seek(
             });
         }
     });
-    tokio::task::spawn_local(async move { formation.run().await })
+    tokio::task::spawn_local(async move {
+        let place = formation.run().await;
+        if place.is_err() {
+            // As a process that ends.
+            acceptor.abort();
+        }
+        place
+    })
 }
 
 async fn found(task: JoinHandle<Result<Identity, ControllerError>>) -> Result<Identity, String> {

@@ -18,6 +18,9 @@ use crate::shard::{EpochQuestion, OffsetQuestion, ShardMessage};
 
 use super::context::KafkaContext;
 
+/// First version of ListOffsets whose answer names the leader's epoch.
+const LEADER_EPOCH_SINCE: i16 = 4;
+
 /// One question per partition of a request, sent to the shards that own them; answers in order.
 async fn ask<Q, A>(
     ctx: &KafkaContext,
@@ -137,10 +140,15 @@ fn found(
 ) -> ListOffsetsPartitionResponse {
     let response = ListOffsetsPartitionResponse::default().with_partition_index(index);
     match answer {
-        Some(Ok(found)) => response
-            .with_offset(found.offset.get())
-            .with_timestamp(found.timestamp)
-            .with_leader_epoch(found.epoch.get()),
+        Some(Ok(found)) => {
+            let response =
+                response.with_offset(found.offset.get()).with_timestamp(found.timestamp);
+            if header.api_version >= LEADER_EPOCH_SINCE {
+                response.with_leader_epoch(found.epoch.get())
+            } else {
+                response
+            }
+        }
         Some(Err(error)) => {
             ctx.shard.counters().failed(header.api_key, error.code.name());
             response.with_error_code(error.code.code()).with_offset(-1).with_timestamp(-1)

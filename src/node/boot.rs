@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::JoinHandle as Thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use corduroy_raft::{
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::{Disk, IoMode, RealDisk, Store, StoreConfig};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::acceptor::{PeerTargets, accept_clients, accept_peers};
@@ -43,12 +44,8 @@ pub type CallAnswer = Rc<dyn Fn(Bytes) -> Pin<Box<dyn Future<Output = Bytes>>>>;
 
 /// A node that serves; shard 0 goes on from here.
 pub struct Booted {
-    /// Shard 0.
-    pub shard: Rc<Shard>,
-    /// Its storage.
-    pub store: Store,
-    /// Its mailbox.
-    pub mailbox: mpsc::Receiver<ShardMessage>,
+    /// Shard 0's own task; it ends when the shard is told to stop.
+    pub serving: JoinHandle<()>,
     /// What the starter gets.
     pub started: Started,
 }
@@ -123,6 +120,8 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
 
     let calls = CallSlot::default();
     let (shard, store) = build_shard(&common, 0, &calls)?;
+    // Peers' connections come through the mailbox, and the controller needs its peers.
+    let serving = env.spawn_local(serve_shard(shard.clone(), store.clone(), mailbox));
     let detector = start_detector(&common);
     let controller = Controller::start(ControllerParts {
         env: env.clone(),
@@ -159,7 +158,7 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
     status.set_serving(node, &handles);
     env.spawn_local(accept_clients(env.clone(), kafka_listener, handles.clone()));
     let started = Started { node, kafka, rpc, admin, handles, threads, stop_controller };
-    Ok(Booted { shard, store, mailbox, started })
+    Ok(Booted { serving, started })
 }
 
 async fn listen(
@@ -241,6 +240,9 @@ fn build_shard(
             journal_files_max: config.journal_files_max,
             inline_bytes_max: config.inline_bytes_max,
             cache_bytes: config.cache_bytes,
+            reserve_bytes: config.reserve_bytes,
+            low_bytes: config.disk_low_bytes,
+            critical_bytes: config.disk_critical_bytes,
             io: if env.is_simulated() { IoMode::Inline } else { IoMode::Threads },
             ..StoreConfig::new(common.root.clone(), usize::from(index))
         },
@@ -355,7 +357,7 @@ fn cast_hook(shard: Rc<std::cell::RefCell<Option<Rc<Shard>>>>) -> Rc<dyn Fn(Node
 async fn start_other_shards(
     common: &Common,
     mailboxes: impl Iterator<Item = mpsc::Receiver<ShardMessage>>,
-) -> Result<Vec<JoinHandle<()>>, StartError> {
+) -> Result<Vec<Thread<()>>, StartError> {
     let mut threads = Vec::new();
     let mut opened = Vec::new();
     for (index, mailbox) in (1u16..).zip(mailboxes) {

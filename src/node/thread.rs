@@ -39,11 +39,13 @@ pub fn run_shard_zero(
     let result = run_local(async move {
         match boot::boot(env, config).await {
             Ok(booted) => {
-                let boot::Booted { shard, store, mailbox, started } = booted;
+                let boot::Booted { serving, started } = booted;
                 if report.send(Ok(started)).is_err() {
                     return;
                 }
-                serve_shard(shard, store, mailbox).await;
+                if let Err(error) = serving.await {
+                    error!(%error, "shard 0 ended in a panic");
+                }
             }
             Err(error) => {
                 // Whoever started the node has the error; nobody else needs it.

@@ -34,6 +34,9 @@ pub trait Disk: Send + Sync + 'static {
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
     /// Moves a file over another, atomically.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Swaps two files, atomically. Where the file system cannot, `from` may instead be moved
+    /// over `to`.
+    fn exchange(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes one file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory with all that is in it.
@@ -101,6 +104,26 @@ pub(crate) fn replace_file(disk: &dyn Disk, path: &Path, bytes: &[&[u8]]) -> io:
     file.flush()?;
     drop(file);
     disk.rename(&temporary, path)?;
+    let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    disk.flush_dir(dir)
+}
+
+/// As [`replace_file`], for a file that is replaced often: what is replaced stays beside it as
+/// the next one's place, so that a full disk does not matter, and no block is allocated.
+pub(crate) fn swap_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let spare = path.with_added_extension("spare");
+    let file = disk.open(&spare, OpenMode::Create)?;
+    file.write_at(0, &[IoSlice::new(bytes)])?;
+    if file.len()? > bytes.len() as u64 {
+        file.set_len(bytes.len() as u64)?;
+    }
+    file.flush()?;
+    drop(file);
+    if disk.exists(path) {
+        disk.exchange(&spare, path)?;
+    } else {
+        disk.rename(&spare, path)?;
+    }
     let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     disk.flush_dir(dir)
 }

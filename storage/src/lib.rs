@@ -17,6 +17,7 @@ mod checksum;
 mod codec;
 mod config;
 mod disk;
+mod dump;
 mod entry;
 mod epochs;
 mod error;
@@ -39,6 +40,7 @@ mod turn;
 
 pub use config::{IoMode, JOURNAL_FILE_BYTES_MIN, LogConfig, StoreConfig};
 pub use disk::{Disk, DiskFile, OpenMode, RealDisk, SimDisk, SimOptions};
+pub use dump::{DumpReport, dump};
 pub use entry::{
     AppliedBody, AppliedEntry, ENTRY_BYTES_MAX, Entry, EntryHead, EntryKind, LogStart, LogState,
     NewEntry, Payload, Vote,

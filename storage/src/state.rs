@@ -8,7 +8,7 @@ use corduroy_record::{GroupId, LogIndex, Offset, ReplicaId, Term};
 
 use crate::checksum::checksum;
 use crate::codec::{Decode, Encode, Short};
-use crate::disk::{Disk, read_file, replace_file};
+use crate::disk::{Disk, read_file, swap_file};
 use crate::entry::{LogStart, Vote};
 use crate::epochs::{EpochStart, EpochTable};
 use crate::error::{IoContext, StorageError};
@@ -19,6 +19,9 @@ const MAGIC: &[u8; 8] = b"CRDYSTAT";
 const VERSION: u32 = 1;
 /// A state file is small; more than this is damage.
 const STATE_BYTES_MAX: u64 = 64 << 20;
+
+/// State files are padded with zeros to a multiple of this.
+const STATE_BLOCK_BYTES: usize = 4096;
 
 const FLAG_NO_VOTE: u32 = 1;
 const FLAG_DAMAGED: u32 = 2;
@@ -106,6 +109,8 @@ impl StateImage {
         let mut bytes = Vec::with_capacity(256 + self.segments.len() * 64);
         bytes.bytes(MAGIC);
         bytes.u32(VERSION);
+        // The length, known at the end.
+        bytes.u32(0);
         let flags = if self.no_vote { FLAG_NO_VOTE } else { 0 }
             | if self.damaged { FLAG_DAMAGED } else { 0 };
         bytes.u32(flags);
@@ -138,12 +143,18 @@ impl StateImage {
             encode_option(segment.index_last_position.map(u64::from), &mut bytes);
             bytes.u8(u8::from(segment.sealed));
         }
+        let length = (bytes.len() + 4) as u32;
+        bytes[12..16].copy_from_slice(&length.to_le_bytes());
         bytes.u32(checksum(&bytes));
+        // Whole blocks: a state that grows a little needs no more of them.
+        bytes.resize(bytes.len().next_multiple_of(STATE_BLOCK_BYTES), 0);
         bytes
     }
 
     /// `Ok(None)`: the checksum, the version or a law does not hold.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<StateImage>, Short> {
+        let mut length = Decode::new(bytes.get(12..16).ok_or(Short)?);
+        let bytes = bytes.get(..length.u32()? as usize).ok_or(Short)?;
         let Some((front, crc)) = bytes.split_last_chunk::<4>() else { return Ok(None) };
         if checksum(front) != u32::from_le_bytes(*crc) {
             return Ok(None);
@@ -152,6 +163,7 @@ impl StateImage {
         if fields.take(8)? != MAGIC || fields.u32()? != VERSION {
             return Ok(None);
         }
+        fields.u32()?;
         let flags = fields.u32()?;
         let group = GroupId {
             topic: corduroy_record::TopicId::from_bytes(fields.bytes16()?),
@@ -223,7 +235,7 @@ impl StateImage {
     /// Writes the state file of a partition's directory; durable when it returns.
     pub(crate) fn save(&self, disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
         let path = paths::state_file(dir);
-        replace_file(disk, &path, &[&self.encode()]).during("write", &path)
+        swap_file(disk, &path, &self.encode()).during("write", &path)
     }
 
     /// Reads the state file. `Ok(None)`: it is missing or damaged; the text says which.

@@ -62,6 +62,8 @@ pub(crate) struct StoreInner {
     closing: Cell<bool>,
     closed: Cell<bool>,
     close_sent: Cell<bool>,
+    /// When the flush thread last said that it waits for journal space.
+    stalled_at: Cell<Option<tokio::time::Instant>>,
     /// Operations that the inline worker has not written yet.
     backlog: Cell<usize>,
     closers: RefCell<Vec<oneshot::Sender<Result<(), StorageError>>>>,

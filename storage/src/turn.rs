@@ -69,6 +69,8 @@ pub(crate) enum Input {
     Release(u64),
     /// A file came back, or could not be made.
     Free(Result<FreeFile, StorageError>),
+    /// There is space again: take the reserve back.
+    Refill,
     /// No checkpoint can help a full journal: take one more file.
     Overcommit,
     /// Everything is checkpointed: free the journal and end.
@@ -177,6 +179,7 @@ impl TurnWorker {
                 self.journal.forget_planned();
                 self.fail(error);
             }
+            Input::Refill => self.reserve.refill(&*self.disk),
             Input::Overcommit => {
                 self.overcommit = true;
                 self.stalled = false;
@@ -329,7 +332,7 @@ impl TurnWorker {
             return Ok(Begun::Idle);
         }
         let (count, inline, body_max) = self.plan();
-        if !self.overcommit && !self.journal.has_room(body_max) {
+        if !self.make_room(body_max)? {
             return Ok(Begun::Stalled);
         }
         self.overcommit = false;
@@ -339,6 +342,19 @@ impl TurnWorker {
         arena.clear();
         self.arena = arena;
         written.map(Begun::Written)
+    }
+
+    /// Whether the journal takes a turn of this size. A full disk counts as a full journal: a
+    /// checkpoint frees files without needing space.
+    fn make_room(&mut self, body_max: usize) -> Result<bool, StorageError> {
+        let mut room = self.journal.make_room(body_max, self.overcommit);
+        if matches!(room, Err(StorageError::DiskFull)) && self.reserve.give_up(&*self.disk) {
+            room = self.journal.make_room(body_max, self.overcommit);
+        }
+        match room {
+            Err(StorageError::DiskFull) => Ok(false),
+            room => room,
+        }
     }
 
     fn write(
@@ -412,14 +428,9 @@ impl TurnWorker {
             None
         } else {
             let chunks = slices(pieces.iter(), arena);
-            let env = self.env.clone();
-            let mut attempt = || {
-                self.journal.write_turn(&chunks, body_bytes, records, || env.random_u64())
-            };
-            let turn = match attempt() {
-                Err(StorageError::DiskFull) if self.reserve.give_up(&*self.disk) => attempt()?,
-                turn => turn?,
-            };
+            let env = &self.env;
+            let turn =
+                self.journal.write_turn(&chunks, body_bytes, records, || env.random_u64())?;
             add(&self.counters.journal_bytes, page_up(body_bytes as u64 + 32));
             Some(turn)
         };

@@ -8,7 +8,8 @@ use std::rc::Rc;
 
 use corduroy_storage::SimDisk;
 use support::{
-    Action, Random, Subject, check_survivor, open_store, recover, simulate, small_log, small_store,
+    Action, ModelLog, Random, Subject, check_survivor, open_store, recover, simulate, small_log,
+    small_store,
 };
 
 /// Runs the workload until the disk fails or the work is done. Returns the subjects.
@@ -69,10 +70,10 @@ fn crash_at(step: u64, seed: u64, count: usize, inline_bytes_max: usize) -> bool
     } else {
         disk.crash_at_step(u64::MAX);
     }
-    let survivors: Rc<RefCell<Vec<String>>> = Rc::default();
+    let continued: Rc<RefCell<Vec<(corduroy_record::GroupId, ModelLog)>>> = Rc::default();
     simulate(seed ^ 1, |env| {
         let disk = disk.clone();
-        let (context, survivors) = (context.clone(), survivors.clone());
+        let (context, continued) = (context.clone(), continued.clone());
         async move {
             let report = recover(&disk).unwrap_or_else(|error| panic!("{context}: {error}"));
             assert!(report.damaged.is_empty(), "{context}: {report:?}");
@@ -81,10 +82,8 @@ fn crash_at(step: u64, seed: u64, count: usize, inline_bytes_max: usize) -> bool
                 assert!(store.contains(subject.group), "{context}: a registered replica is gone");
                 let log = store.open_log(subject.group, small_log()).unwrap();
                 let steps = subject.steps.take();
-                eprintln!("{context} group {}", subject.group);
                 let durable = subject.durable_steps.get();
                 let model = check_survivor(&log, &steps, durable).await;
-                survivors.borrow_mut().push(format!("{} {}", model.entries.len(), steps.len()));
                 // It goes on from there.
                 subject.term.set(
                     subject.term.get().max(model.last().map_or(0, |(term, _)| term.get())) + 1,
@@ -100,8 +99,23 @@ fn crash_at(step: u64, seed: u64, count: usize, inline_bytes_max: usize) -> bool
                 subject.perform(&Action::Vote).await.unwrap();
                 let seen = support::observe(&log).await.unwrap();
                 assert_eq!(seen, *subject.model.borrow(), "{context}");
+                continued.borrow_mut().push((subject.group, seen));
             }
-            store.close().await.unwrap();
+        }
+    });
+    // Recovered is not durable until recovery made it so (law 3): the power fails once more.
+    disk.crash(seed.wrapping_mul(31) ^ step);
+    simulate(seed ^ 2, |env| {
+        let disk = disk.clone();
+        async move {
+            let report = recover(&disk).unwrap();
+            assert!(report.damaged.is_empty(), "{context}: {report:?}");
+            let store = open_store(&disk, small_store(inline_bytes_max), &env).unwrap();
+            for (group, expected) in continued.borrow().iter() {
+                let log = store.open_log(*group, small_log()).unwrap();
+                let seen = support::observe(&log).await.unwrap();
+                assert_eq!(seen, *expected, "{context}: lost after recovery");
+            }
         }
     });
     reached

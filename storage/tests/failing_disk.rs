@@ -69,7 +69,8 @@ fn check_failed_flush(path_part: &'static str, inline_bytes_max: usize) {
         let (_store, logs) = reopen(&disk, &env);
         assert_eq!(observe(&logs[0]).await.unwrap().entries.len(), 1);
         assert_eq!(observe(&logs[1]).await.unwrap().entries.len(), 0);
-        assert_eq!(logs[1].state().vote, None);
+        // A vote that was never answered may have reached the disk, or not.
+        assert!(logs[1].state().vote.is_none_or(|found| found == vote));
     });
 }
 

@@ -108,8 +108,8 @@ pub(crate) fn validate_producer(
     if producer.in_flight_max == 0 {
         return refuse("max.in.flight.requests.per.connection must be at least 1");
     }
-    if producer.request_bytes_max == 0 {
-        return refuse("max.request.size must be at least 1");
+    if !(1..=i32::MAX as usize).contains(&producer.request_bytes_max) {
+        return refuse("max.request.size must lie between 1 and 2147483647");
     }
     if producer.idempotence == Some(true) {
         if producer.acks != Acks::All {

@@ -8,6 +8,7 @@
 //! [`Ticket`]s hear of it through one shared completion (`ticket`).
 
 mod accumulator;
+mod batch;
 mod partitioner;
 mod queue;
 mod record;
@@ -29,7 +30,8 @@ pub use record::{Payload, Record};
 pub use ticket::{RecordMetadata, Ticket};
 
 use accumulator::{Accumulator, Choice, Offer, Offered, Spread};
-use queue::{Rules, Settled};
+use batch::Settled;
+use queue::Rules;
 use sender::Sender;
 
 use crate::client::ClientShared;
@@ -147,6 +149,8 @@ impl Producer {
     /// Nothing has been written. BlockTimeout or UnknownTopic after `max.block.ms`,
     /// UnknownPartition, RecordTooLarge, InvalidRecord, Config, Closed.
     pub async fn queue(&self, record: Record<'_>) -> Result<Ticket, Error> {
+        // A loop that only queues lets the sender run all the same.
+        tokio::task::consume_budget().await;
         let shared = self.shared()?;
         let size_bytes = record.size_bound();
         shared.check_size(&record, size_bytes)?;
@@ -461,7 +465,8 @@ fn start(client: Arc<ClientShared>, settings: ProducerSettings) -> Arc<Shared> {
         idempotent,
         window,
         linger: settings.linger,
-        batch_bytes: settings.batch_bytes,
+        // A batch has to fit into a request.
+        batch_bytes: settings.batch_bytes.min(settings.request_bytes_max),
         compression: settings.compression,
         delivery_timeout: settings.delivery_timeout,
         retries: settings.retries,

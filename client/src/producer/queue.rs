@@ -8,13 +8,13 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use corduroy_record::{Batch, BatchBuilder, BatchError, BuilderOptions, Compression};
 use tokio::time::Instant;
 
+use super::batch::{Content, Draft, Parcel, Settled, Slot, SlotState, halves};
 use super::seal::{Identity, Stamp};
 use super::ticket::{Completion, Resolution};
 use super::verdict::{Answer, Facts, Pause, Renewal, Verdict, judge};
@@ -34,54 +34,6 @@ pub(crate) struct Rules {
     pub(crate) retries: u32,
 }
 
-/// A batch that gathers records, or is full and waits for its turn.
-struct Draft {
-    builder: BatchBuilder,
-    completion: Arc<Completion>,
-    reserved_bytes: usize,
-    created_at: Instant,
-    closed: bool,
-}
-
-/// A batch that has been sent once at least, and is not settled.
-struct Slot {
-    /// Its name within this queue.
-    order: u64,
-    completion: Arc<Completion>,
-    range: Range<u32>,
-    reserved_bytes: usize,
-    created_at: Instant,
-    stamp: Option<Stamp>,
-    attempts: u32,
-    maybe_written: bool,
-    last_error: Option<Error>,
-    state: SlotState,
-}
-
-enum SlotState {
-    /// `expired`: its records have been given up, but the broker may still take them, so its place
-    /// in the order stays occupied until the answer.
-    InFlight {
-        led: bool,
-        expired: bool,
-    },
-    Waiting(Batch),
-}
-
-/// A batch to send.
-pub(crate) struct Parcel {
-    pub(crate) order: u64,
-    pub(crate) content: Content,
-    /// Where it stands in its producer's order; `None` without idempotence.
-    pub(crate) stamp: Option<Stamp>,
-}
-
-/// A batch before or after its sealing, which takes time and happens outside of the lock.
-pub(crate) enum Content {
-    Gathered(BatchBuilder),
-    Sealed(Batch),
-}
-
 /// Why a queue has nothing to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
@@ -89,21 +41,6 @@ pub(crate) enum Idle {
     Nothing,
     /// Records wait for a producer id.
     NeedsIdentity,
-}
-
-/// Records whose fate is known, and the buffer space that they free.
-pub(crate) struct Settled {
-    pub(crate) completion: Arc<Completion>,
-    pub(crate) range: Range<u32>,
-    pub(crate) resolution: Resolution,
-    pub(crate) freed_bytes: usize,
-}
-
-impl Settled {
-    /// Tells who waits.
-    pub(crate) fn tell(self) {
-        self.completion.resolve(self.range, self.resolution);
-    }
 }
 
 /// The leader that was asked, as the metadata named it.
@@ -129,16 +66,6 @@ pub(crate) struct PartitionQueue {
     paused: Option<Paused>,
     /// Pauses in a row without a success in between.
     pub(crate) failures: u32,
-}
-
-impl Content {
-    /// Upper bound of its bytes on the wire.
-    pub(crate) fn size_estimate(&self) -> usize {
-        match self {
-            Content::Gathered(builder) => builder.size_estimate(),
-            Content::Sealed(batch) => batch.size_bytes(),
-        }
-    }
 }
 
 impl PartitionQueue {
@@ -531,6 +458,13 @@ impl PartitionQueue {
         }
     }
 
+    /// Whether it rests in the hope of another leader than `leader`.
+    pub(crate) fn awaits_leader(&self, leader: LeaderSeen) -> bool {
+        self.paused
+            .as_ref()
+            .is_some_and(|paused| paused.leader == Some(leader))
+    }
+
     /// Lets the partition rest until `until`; another leader than `leader` ends it early. The first
     /// of several batches that failed together decides.
     pub(crate) fn pause(&mut self, until: Instant, leader: Option<LeaderSeen>) {
@@ -726,85 +660,6 @@ impl Room {
     fn admits(self, bytes: usize) -> bool {
         self.alone || bytes <= self.bytes
     }
-}
-
-impl Draft {
-    fn close(&mut self) {
-        if !self.closed {
-            self.closed = true;
-            self.completion.close(self.builder.record_count() as u32);
-        }
-    }
-
-    fn fail(self, error: Error) -> Settled {
-        let error = error
-            .with_api("Produce")
-            .with_partition(self.completion.topic(), self.completion.partition())
-            .with_outcome(Outcome::NotWritten);
-        Settled {
-            range: 0..self.builder.record_count() as u32,
-            completion: self.completion,
-            resolution: Resolution::Failed(error),
-            freed_bytes: self.reserved_bytes,
-        }
-    }
-}
-
-impl Slot {
-    fn located(&self, error: Error, outcome: Outcome) -> Error {
-        error
-            .with_api("Produce")
-            .with_partition(self.completion.topic(), self.completion.partition())
-            .with_attempts(self.attempts)
-            .with_outcome(outcome)
-    }
-
-    fn fail(self, error: Error, outcome: Outcome) -> Settled {
-        let error = self.located(error, outcome);
-        self.settle(Resolution::Failed(error))
-    }
-
-    fn settle(self, resolution: Resolution) -> Settled {
-        Settled {
-            completion: self.completion,
-            range: self.range,
-            resolution,
-            freed_bytes: self.reserved_bytes,
-        }
-    }
-}
-
-/// Bytes that the records of one of our own batches take uncompressed: a record is bounded by
-/// `max.request.size`, a batch by the larger of that and `batch.size`.
-const OWN_BATCH_BYTES_MAX: usize = 1 << 30;
-
-/// Two batches with the records of one. `None` where it cannot be halved.
-fn halves(batch: &Batch) -> Option<[Batch; 2]> {
-    let count = batch.header().record_count;
-    let compression = batch.header().attributes.compression().ok()?;
-    let new = || {
-        BatchBuilder::new(BuilderOptions {
-            compression,
-            ..BuilderOptions::default()
-        })
-    };
-    let mut builders = [new(), new()];
-    for (index, record) in batch.records(OWN_BATCH_BYTES_MAX).ok()?.enumerate() {
-        let record = record.ok()?;
-        let half = usize::from(index >= count as usize / 2);
-        builders[half]
-            .push_owned(
-                record.timestamp,
-                record.key.as_deref(),
-                record.value.as_deref(),
-                &record.headers,
-            )
-            .ok()?;
-    }
-    if builders.iter().any(BatchBuilder::is_empty) {
-        return None;
-    }
-    Some(builders.map(BatchBuilder::finish))
 }
 
 #[cfg(test)]

@@ -18,20 +18,24 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::accumulator::{Accumulator, QueueKey};
-use super::queue::{Content, Idle, LeaderSeen, Parcel, Room, Settled};
+use super::batch::{Content, Parcel, Settled};
+use super::queue::{Idle, LeaderSeen, Room};
 use super::request::{Addressed, Head, encode};
 use super::seal::{Identity, Stamp, stamp};
 use super::verdict::{Answer, Pause};
 use crate::config::Acks;
 use crate::error::{Error, ErrorKind};
-use crate::metadata::{BrokerInfo, ClusterImage, LeaderHint};
+use crate::metadata::{Asker, BrokerInfo, ClusterImage, LeaderHint};
 use crate::net::api::Api;
 use crate::net::connection::{Connection, Failure};
 use crate::net::pool::Pool;
 
 /// A request that is not answered for this long makes the sender ask who leads now: the process at
 /// the other end may be stopped, and another may long have taken its place.
-const STALL_AFTER: Duration = Duration::from_secs(1);
+const STALL_AFTER: Duration = Duration::from_millis(500);
+
+/// How often a topic in use is kept among those whose metadata is refreshed.
+const KEEP_WANTED_EVERY: Duration = Duration::from_secs(10);
 
 /// Bytes of a Produce request beside its batches, per batch: topic name (249 at most), array
 /// lengths, partition, batch length, tags.
@@ -56,6 +60,8 @@ enum Happened {
 struct Node {
     connection: Option<Arc<Connection>>,
     connecting: bool,
+    /// The last try to connect failed.
+    unreachable: bool,
     in_flight: usize,
     /// The broker asked for a pause (KIP-219).
     muted_until: Option<Instant>,
@@ -95,6 +101,8 @@ pub(super) struct Sender {
     next_request: u64,
     events: FuturesUnordered<Event>,
     identifying: bool,
+    /// When each topic was last named to the metadata.
+    wanted_at: HashMap<Arc<str>, Instant>,
 }
 
 impl Sender {
@@ -108,6 +116,7 @@ impl Sender {
             next_request: 0,
             events: FuturesUnordered::new(),
             identifying: false,
+            wanted_at: HashMap::new(),
         }
     }
 
@@ -162,6 +171,7 @@ impl Sender {
             let rules = accumulator.rules().clone();
             let hurry = shared.short_of_space.load(Ordering::Acquire) > 0;
             for key in &active {
+                self.keep_wanted(accumulator.topic(*key), now);
                 let queue = accumulator.queue(*key);
                 queue.expire(&rules, now, &mut settled);
                 if hurry {
@@ -194,6 +204,14 @@ impl Sender {
             .min()
     }
 
+    fn keep_wanted(&mut self, topic: &Arc<str>, now: Instant) {
+        let known = self.wanted_at.get(topic);
+        if known.is_none_or(|at| now >= *at + KEEP_WANTED_EVERY) {
+            self.shared.client.metadata.want(topic, Asker::Producer);
+            self.wanted_at.insert(topic.clone(), now);
+        }
+    }
+
     /// Takes ready batches, at most one of a partition into each request, while brokers have room.
     fn collect(
         &mut self,
@@ -209,22 +227,24 @@ impl Sender {
         loop {
             let mut round: HashMap<i32, Load> = HashMap::new();
             for key in active {
-                let topic = accumulator.topic(*key);
+                let topic = accumulator.topic(*key).clone();
                 let leader = image
-                    .partition(topic, key.partition())
+                    .partition(&topic, key.partition())
                     .and_then(|partition| partition.seen());
                 let Some((id, _)) = leader.filter(|(id, _)| image.brokers.contains_key(id)) else {
                     needs.metadata |= !accumulator.queue(*key).is_empty();
                     continue;
                 };
                 let node = self.nodes.entry(id).or_default();
+                // While a leader can't be reached, or has said that it no longer is one, the
+                // metadata is asked again and again: the pause ends with the news.
+                needs.metadata |= node.unreachable || accumulator.queue(*key).awaits_leader(leader);
                 let Some(connection) = node.ready(now, self.shared.settings.in_flight_max) else {
                     if node.connection.is_none() && !accumulator.queue(*key).is_empty() {
                         needs.connections.push(id);
                     }
                     continue;
                 };
-                let topic = topic.clone();
                 let used = round.get(&id).map_or(0, |load| load.bytes);
                 let room = Room {
                     bytes: self
@@ -340,8 +360,12 @@ impl Sender {
                 let state = self.nodes.entry(node).or_default();
                 state.connecting = false;
                 match result {
-                    Ok(connection) => state.connection = Some(connection),
+                    Ok(connection) => {
+                        state.connection = Some(connection);
+                        state.unreachable = false;
+                    }
                     Err(error) => {
+                        state.unreachable = true;
                         tracing::debug!(node, %error, "cannot connect to produce");
                         self.shared.client.metadata.refresh_soon();
                     }

@@ -88,13 +88,10 @@ pub(crate) fn judge(facts: Facts, answer: Answer) -> Verdict {
             base_offset,
             log_append_time,
         },
-        Answer::Unsent(error) if facts.may_retry => {
-            let _ = error;
-            Verdict::Again {
-                maybe_written: facts.maybe_written,
-                pause: Pause::Leader,
-            }
-        }
+        Answer::Unsent(error) if facts.may_retry && error.is_retriable() => Verdict::Again {
+            maybe_written: facts.maybe_written,
+            pause: Pause::Leader,
+        },
         Answer::Unsent(error) => fail(error, facts.maybe_written),
         Answer::Lost(_) if facts.may_retry => Verdict::Again {
             maybe_written: true,
@@ -328,5 +325,17 @@ mod tests {
         };
         assert_eq!(outcome(Answer::Unsent(error())), Outcome::NotWritten);
         assert_eq!(outcome(Answer::Lost(error())), Outcome::Unknown);
+        let unsupported = Error::new(ErrorKind::Unsupported, "too old");
+        let verdict = judge(SENT_ONCE, Answer::Unsent(unsupported));
+        assert!(
+            matches!(
+                verdict,
+                Verdict::Fail {
+                    outcome: Outcome::NotWritten,
+                    ..
+                }
+            ),
+            "what cannot be sent at all is not tried again"
+        );
     }
 }

@@ -285,7 +285,12 @@ impl Fetcher {
                 .paused
                 .as_ref()
                 .is_some_and(|paused| now < paused.until && paused.leader == known);
-            if track.cursor.is_done() || is_paused {
+            if track.cursor.is_done() {
+                continue;
+            }
+            if is_paused {
+                // The pause ends with another leader.
+                needs_metadata = true;
                 continue;
             }
             let Some((leader, epoch)) = known.filter(|(id, _)| image.brokers.contains_key(id))

@@ -101,13 +101,19 @@ impl Future for ShardSleep {
 }
 
 /// openraft's mutexes guard state of one thread and are held across awaits.
-#[expect(clippy::disallowed_types, reason = "openraft's trait asks for an async mutex")]
+#[expect(
+    clippy::disallowed_types,
+    reason = "openraft's trait asks for an async mutex"
+)]
 pub struct ShardMutex<T>(tokio::sync::Mutex<T>);
 
 impl<T: 'static> openraft_rt::Mutex<T> for ShardMutex<T> {
     type Guard<'a> = tokio::sync::MutexGuard<'a, T>;
 
-    #[expect(clippy::disallowed_types, reason = "openraft's trait asks for an async mutex")]
+    #[expect(
+        clippy::disallowed_types,
+        reason = "openraft's trait asks for an async mutex"
+    )]
     fn new(value: T) -> Self {
         ShardMutex(tokio::sync::Mutex::new(value))
     }
@@ -134,7 +140,10 @@ impl<F: Future> Future for ShardTimeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx).map(|done| done.map_err(|_| Elapsed))
+        self.0
+            .as_mut()
+            .poll(cx)
+            .map(|done| done.map_err(|_| Elapsed))
     }
 }
 
@@ -171,7 +180,9 @@ impl AsyncRuntime for ShardRuntime {
     }
 
     fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
-        let left = deadline.tokio().saturating_duration_since(tokio::time::Instant::now());
+        let left = deadline
+            .tokio()
+            .saturating_duration_since(tokio::time::Instant::now());
         if left < TIMER_RESOLUTION {
             return ShardSleep::Yield { polled: false };
         }
@@ -219,8 +230,8 @@ impl AsyncRuntime for ShardRuntime {
 mod tests {
     use super::*;
     use openraft_rt::{
-        Mpsc, MpscReceiver, MpscSender, MpscWeakSender, Oneshot, OneshotSender, TryRecvError, Watch,
-        WatchReceiver, WatchSender,
+        Mpsc, MpscReceiver, MpscSender, MpscWeakSender, Oneshot, OneshotSender, TryRecvError,
+        Watch, WatchReceiver, WatchSender,
     };
 
     fn run<F: Future>(future: F) -> F::Output {

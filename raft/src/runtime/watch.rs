@@ -112,14 +112,20 @@ impl<T> WatchSender<ShardWatch, T> for Sender<T> {
 
     fn subscribe(&self) -> Receiver<T> {
         self.0.receivers.set(self.0.receivers.get() + 1);
-        Receiver { shared: self.0.clone(), seen: self.0.version.get() }
+        Receiver {
+            shared: self.0.clone(),
+            seen: self.0.version.get(),
+        }
     }
 }
 
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
         self.shared.receivers.set(self.shared.receivers.get() + 1);
-        Receiver { shared: self.shared.clone(), seen: self.seen }
+        Receiver {
+            shared: self.shared.clone(),
+            seen: self.seen,
+        }
     }
 }
 

@@ -71,11 +71,19 @@ impl Link {
         message: &Message,
         payload: Vec<Bytes>,
     ) -> Result<(), LinkDown> {
-        if self.outbox()?.push(message, payload) { Ok(()) } else { Err(LinkDown) }
+        if self.outbox()?.push(message, payload) {
+            Ok(())
+        } else {
+            Err(LinkDown)
+        }
     }
 
     pub(crate) fn pack(self: &Rc<Self>, add: impl FnOnce(&mut Packed)) -> Result<(), LinkDown> {
-        if self.outbox()?.pack(add) { Ok(()) } else { Err(LinkDown) }
+        if self.outbox()?.pack(add) {
+            Ok(())
+        } else {
+            Err(LinkDown)
+        }
     }
 
     pub(super) fn forget_failures(&self) {
@@ -94,7 +102,9 @@ impl Link {
     }
 
     fn dial(self: &Rc<Self>) -> Result<(), LinkDown> {
-        let Some(board) = self.board.upgrade() else { return Err(LinkDown) };
+        let Some(board) = self.board.upgrade() else {
+            return Err(LinkDown);
+        };
         self.phase.set(Phase::Dialling);
         *self.outbox.borrow_mut() = Rc::new(Outbox::default());
         let link = self.clone();
@@ -161,7 +171,9 @@ impl Link {
             .reconnect_min
             .saturating_mul(1 << failures.min(10).saturating_sub(1))
             .min(board.config.reconnect_max);
-        Phase::Pausing { until: board.env.now() + pause }
+        Phase::Pausing {
+            until: board.env.now() + pause,
+        }
     }
 
     async fn connect(

@@ -79,9 +79,17 @@ impl Packed {
         pack(&mut self.beats, Message::Beats, &mut messages);
         pack(&mut self.beat_replies, Message::BeatReplies, &mut messages);
         pack(&mut self.surveys, Message::Survey, &mut messages);
-        pack(&mut self.survey_answers, Message::SurveyAnswers, &mut messages);
+        pack(
+            &mut self.survey_answers,
+            Message::SurveyAnswers,
+            &mut messages,
+        );
         pack(&mut self.sleeps, Message::Sleep, &mut messages);
-        pack(&mut self.sleep_answers, Message::SleepAnswers, &mut messages);
+        pack(
+            &mut self.sleep_answers,
+            Message::SleepAnswers,
+            &mut messages,
+        );
         pack(&mut self.asleep, Message::Asleep, &mut messages);
         pack(&mut self.wakes, Message::Wake, &mut messages);
         messages
@@ -103,7 +111,8 @@ impl Outbox {
                 return false;
             }
         };
-        self.bytes.set(self.bytes.get() + head.len() + payload_bytes);
+        self.bytes
+            .set(self.bytes.get() + head.len() + payload_bytes);
         let mut chunks = self.chunks.borrow_mut();
         chunks.push_back(head);
         chunks.extend(payload.into_iter().filter(|chunk| !chunk.is_empty()));
@@ -159,7 +168,11 @@ impl Outbox {
         poll_fn(|cx| {
             let packed = {
                 let mut packed = self.packed.borrow_mut();
-                if packed.is_empty() { Vec::new() } else { packed.messages() }
+                if packed.is_empty() {
+                    Vec::new()
+                } else {
+                    packed.messages()
+                }
             };
             for message in packed {
                 match self.encoder.borrow_mut().encode(&message, 0) {
@@ -242,30 +255,42 @@ mod tests {
 
     #[test]
     fn what_is_pushed_arrives_in_order_and_gathered_messages_share_a_frame() {
-        tokio::runtime::Builder::new_current_thread().build().expect("runtime").block_on(async {
-            let outbox = Outbox::default();
-            assert!(outbox.push(&Message::Call { call: 1 }, vec![Bytes::from_static(b"abc")]));
-            for call in 0..10 {
-                outbox.pack(|packed| {
-                    packed.sleep_answers.push(SleepAnswer { call, asleep: true });
-                });
-            }
-            outbox.close();
-            let (mut near, far) = tokio::io::duplex(64);
-            let write = async {
-                outbox.write_to(&mut near).await.expect("open");
-                drop(near);
-            };
-            let read = async {
-                let mut reader = FrameReader::new(far);
-                let first = reader.next().await.expect("frame");
-                assert_eq!(first.message().expect("message"), Message::Call { call: 1 });
-                assert_eq!(&first.payload[..], b"abc");
-                let second = reader.next().await.expect("frame").message().expect("message");
-                assert!(matches!(second, Message::SleepAnswers(answers) if answers.len() == 10));
-            };
-            futures::join!(write, read);
-            assert!(!outbox.push(&Message::Cast, vec![]));
-        });
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("runtime")
+            .block_on(async {
+                let outbox = Outbox::default();
+                assert!(outbox.push(&Message::Call { call: 1 }, vec![Bytes::from_static(b"abc")]));
+                for call in 0..10 {
+                    outbox.pack(|packed| {
+                        packed
+                            .sleep_answers
+                            .push(SleepAnswer { call, asleep: true });
+                    });
+                }
+                outbox.close();
+                let (mut near, far) = tokio::io::duplex(64);
+                let write = async {
+                    outbox.write_to(&mut near).await.expect("open");
+                    drop(near);
+                };
+                let read = async {
+                    let mut reader = FrameReader::new(far);
+                    let first = reader.next().await.expect("frame");
+                    assert_eq!(first.message().expect("message"), Message::Call { call: 1 });
+                    assert_eq!(&first.payload[..], b"abc");
+                    let second = reader
+                        .next()
+                        .await
+                        .expect("frame")
+                        .message()
+                        .expect("message");
+                    assert!(
+                        matches!(second, Message::SleepAnswers(answers) if answers.len() == 10)
+                    );
+                };
+                futures::join!(write, read);
+                assert!(!outbox.push(&Message::Cast, vec![]));
+            });
     }
 }

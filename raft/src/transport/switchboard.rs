@@ -138,7 +138,10 @@ impl Switchboard {
     /// This shard's connection to `peer`, dialled when first used.
     pub(crate) fn link(self: &Rc<Self>, peer: NodeId) -> Rc<Link> {
         let mut links = self.links.borrow_mut();
-        links.entry(peer).or_insert_with(|| Link::new(peer, Rc::downgrade(self))).clone()
+        links
+            .entry(peer)
+            .or_insert_with(|| Link::new(peer, Rc::downgrade(self)))
+            .clone()
     }
 
     /// Sends a message that expects no answer here.
@@ -170,8 +173,13 @@ impl Switchboard {
         let call = self.next_id();
         let (answer, answered) = oneshot::channel();
         // Entered before sending: a refused dial answers at once.
-        self.waiting.borrow_mut().insert(call, Waiting { peer, answer });
-        let _forget = Forget { board: self.clone(), call };
+        self.waiting
+            .borrow_mut()
+            .insert(call, Waiting { peer, answer });
+        let _forget = Forget {
+            board: self.clone(),
+            call,
+        };
         let link = self.link(peer);
         send(&link, call).map_err(|LinkDown| AskError::Down)?;
         match tokio::time::timeout(deadline, answered).await {
@@ -200,7 +208,9 @@ impl Switchboard {
 
     /// The connection to `peer` broke: whoever waits on it learns it now.
     pub(crate) fn link_broke(&self, peer: NodeId) {
-        self.waiting.borrow_mut().retain(|_, waiting| waiting.peer != peer);
+        self.waiting
+            .borrow_mut()
+            .retain(|_, waiting| waiting.peer != peer);
         let broken: Vec<Rc<StreamSlot>> = self
             .streams
             .borrow()
@@ -232,7 +242,9 @@ impl Switchboard {
         reply: ReplyPath,
     ) -> Result<Option<LocalBoxFuture<'static, ()>>, crate::wire::WireError> {
         let message = frame.message()?;
-        let Some(requests) = self.requests() else { return Ok(None) };
+        let Some(requests) = self.requests() else {
+            return Ok(None);
+        };
         match message {
             Message::AppendReply(append) => {
                 if let Some(shard) = self.other_shard(append.stream) {
@@ -247,11 +259,23 @@ impl Switchboard {
                 Ok(None)
             }
             Message::BeatReplies(replies) => {
-                self.answers(&*requests, from, replies, |reply| reply.call, Message::BeatReplies);
+                self.answers(
+                    &*requests,
+                    from,
+                    replies,
+                    |reply| reply.call,
+                    Message::BeatReplies,
+                );
                 Ok(None)
             }
             Message::SurveyAnswers(answers) => {
-                self.answers(&*requests, from, answers, |a| a.call, Message::SurveyAnswers);
+                self.answers(
+                    &*requests,
+                    from,
+                    answers,
+                    |a| a.call,
+                    Message::SurveyAnswers,
+                );
                 Ok(None)
             }
             Message::SleepAnswers(answers) => {

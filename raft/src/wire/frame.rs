@@ -61,7 +61,11 @@ pub(crate) struct FrameEncoder {
 
 impl FrameEncoder {
     /// Head and envelope as one chunk; the caller sends the payload's chunks right behind it.
-    pub(crate) fn encode(&mut self, message: &Message, payload_bytes: usize) -> Result<Bytes, WireError> {
+    pub(crate) fn encode(
+        &mut self,
+        message: &Message,
+        payload_bytes: usize,
+    ) -> Result<Bytes, WireError> {
         if payload_bytes > PAYLOAD_BYTES_MAX {
             return Err(WireError::PayloadTooLarge(payload_bytes));
         }
@@ -83,7 +87,10 @@ impl FrameEncoder {
     /// A frame without payload, as another shard of this node takes it.
     pub(crate) fn frame(&mut self, message: &Message) -> Result<Frame, WireError> {
         let chunk = self.encode(message, 0)?;
-        Ok(Frame { envelope: chunk.slice(FRAME_HEAD_BYTES..), payload: Bytes::new() })
+        Ok(Frame {
+            envelope: chunk.slice(FRAME_HEAD_BYTES..),
+            payload: Bytes::new(),
+        })
     }
 }
 
@@ -121,7 +128,11 @@ mod tests {
     use crate::wire::message::{AppendOutcome, AppendReply};
 
     fn reply() -> Message {
-        Message::AppendReply(AppendReply { stream: 1, seq: 2, outcome: AppendOutcome::Flushed })
+        Message::AppendReply(AppendReply {
+            stream: 1,
+            seq: 2,
+            outcome: AppendOutcome::Flushed,
+        })
     }
 
     #[test]
@@ -130,8 +141,10 @@ mod tests {
         let head = FrameHead::parse(chunk[..FRAME_HEAD_BYTES].try_into().expect("12 bytes"))
             .expect("valid");
         assert_eq!(head.envelope_bytes, chunk.len() - FRAME_HEAD_BYTES);
-        let frame =
-            Frame { envelope: chunk.slice(FRAME_HEAD_BYTES..), payload: Bytes::new() };
+        let frame = Frame {
+            envelope: chunk.slice(FRAME_HEAD_BYTES..),
+            payload: Bytes::new(),
+        };
         assert_eq!(frame.message().expect("own bytes"), reply());
     }
 
@@ -140,7 +153,10 @@ mod tests {
         let chunk = FrameEncoder::default().encode(&reply(), 0).expect("small");
         let good = chunk.slice(FRAME_HEAD_BYTES..);
         for cut in 0..good.len() {
-            let frame = Frame { envelope: good.slice(..cut), payload: Bytes::new() };
+            let frame = Frame {
+                envelope: good.slice(..cut),
+                payload: Bytes::new(),
+            };
             assert!(frame.message().is_err(), "cut at {cut}");
         }
         // Any flipped byte gives an error or some message, never a panic.
@@ -148,7 +164,11 @@ mod tests {
             for flip in [0x01u8, 0x80, 0xff] {
                 let mut bytes = good.to_vec();
                 bytes[at] ^= flip;
-                let _ = Frame { envelope: bytes.into(), payload: Bytes::new() }.message();
+                let _ = Frame {
+                    envelope: bytes.into(),
+                    payload: Bytes::new(),
+                }
+                .message();
             }
         }
     }
@@ -156,8 +176,14 @@ mod tests {
     #[test]
     fn lengths_beyond_the_limits_are_refused_before_a_byte_is_read() {
         let mut head = [0xff; FRAME_HEAD_BYTES];
-        assert!(matches!(FrameHead::parse(head), Err(WireError::EnvelopeTooLarge(_))));
+        assert!(matches!(
+            FrameHead::parse(head),
+            Err(WireError::EnvelopeTooLarge(_))
+        ));
         head[..4].copy_from_slice(&[0; 4]);
-        assert!(matches!(FrameHead::parse(head), Err(WireError::PayloadTooLarge(_))));
+        assert!(matches!(
+            FrameHead::parse(head),
+            Err(WireError::PayloadTooLarge(_))
+        ));
     }
 }

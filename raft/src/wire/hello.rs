@@ -139,7 +139,9 @@ async fn read<R: AsyncRead + Unpin>(stream: &mut R) -> Result<Hello, HelloError>
 /// # Errors
 /// The connection is not from a peer that we understand: close it.
 pub async fn read_hello(stream: &mut Stream) -> Result<Hello, HelloError> {
-    tokio::time::timeout(HELLO_WAIT, read(stream)).await.map_err(|_| HelloError::Timeout)?
+    tokio::time::timeout(HELLO_WAIT, read(stream))
+        .await
+        .map_err(|_| HelloError::Timeout)?
 }
 
 /// Two cluster ids that both sides know have to be one.
@@ -160,7 +162,10 @@ pub(crate) async fn answer_hello<W: AsyncWrite + Unpin>(
     stream.write_all(&ours.encode()).await?;
     same_cluster(ours.cluster, theirs.cluster)?;
     if theirs.target_node != NodeId::new(-1) && theirs.target_node != ours.node {
-        return Err(HelloError::Node { wanted: theirs.target_node, found: ours.node });
+        return Err(HelloError::Node {
+            wanted: theirs.target_node,
+            found: ours.node,
+        });
     }
     Ok(())
 }
@@ -173,7 +178,10 @@ pub(crate) async fn offer_hello(stream: &mut Stream, ours: &Hello) -> Result<Hel
         .map_err(|_| HelloError::Timeout)??;
     same_cluster(ours.cluster, theirs.cluster)?;
     if ours.target_node != NodeId::new(-1) && ours.target_node != theirs.node {
-        return Err(HelloError::Node { wanted: ours.target_node, found: theirs.node });
+        return Err(HelloError::Node {
+            wanted: ours.target_node,
+            found: theirs.node,
+        });
     }
     Ok(theirs)
 }
@@ -195,7 +203,10 @@ mod tests {
 
     #[test]
     fn a_hello_survives_its_bytes() {
-        assert_eq!(Hello::decode(&hello().encode()).expect("own bytes"), hello());
+        assert_eq!(
+            Hello::decode(&hello().encode()).expect("own bytes"),
+            hello()
+        );
     }
 
     #[test]
@@ -213,6 +224,9 @@ mod tests {
         let b = Some(Uuid::from_u128(2));
         assert!(same_cluster(a, a).is_ok());
         assert!(same_cluster(a, None).is_ok());
-        assert!(matches!(same_cluster(a, b), Err(HelloError::Cluster { .. })));
+        assert!(matches!(
+            same_cluster(a, b),
+            Err(HelloError::Cluster { .. })
+        ));
     }
 }

@@ -17,7 +17,10 @@ pub(crate) struct WireGroup {
 
 impl From<GroupId> for WireGroup {
     fn from(group: GroupId) -> Self {
-        WireGroup { topic: group.topic.bytes(), partition: group.partition.get() }
+        WireGroup {
+            topic: group.topic.bytes(),
+            partition: group.partition.get(),
+        }
     }
 }
 
@@ -40,7 +43,11 @@ pub(crate) struct Route {
 
 impl Route {
     pub(crate) fn new(group: GroupId, from: ReplicaId, to: ReplicaId) -> Route {
-        Route { group: group.into(), from: from.get(), to: to.get() }
+        Route {
+            group: group.into(),
+            from: from.get(),
+            to: to.get(),
+        }
     }
 
     pub(crate) fn group(&self) -> GroupId {
@@ -49,7 +56,11 @@ impl Route {
 
     /// The way back.
     pub(crate) fn reversed(&self) -> Route {
-        Route { group: self.group, from: self.to, to: self.from }
+        Route {
+            group: self.group,
+            from: self.to,
+            to: self.from,
+        }
     }
 }
 
@@ -62,7 +73,10 @@ pub(crate) struct WireLogId {
 
 impl From<&LogId> for WireLogId {
     fn from(id: &LogId) -> Self {
-        WireLogId { term: id.leader_id.term, index: id.index }
+        WireLogId {
+            term: id.leader_id.term,
+            index: id.index,
+        }
     }
 }
 
@@ -104,7 +118,9 @@ impl From<WireVote> for RaftVote {
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WireKind {
     /// A record batch; its first sixteen bytes are `head`, the rest lies in the payload.
-    Batch { head: [u8; 16] },
+    Batch {
+        head: [u8; 16],
+    },
     Internal,
     Blank,
     Membership,
@@ -312,7 +328,10 @@ pub(crate) enum Message {
     Vote(VoteAsk),
     VoteAnswer(VoteAnswer),
     Transfer(TransferAsk),
-    TransferAnswer { call: u64, accepted: bool },
+    TransferAnswer {
+        call: u64,
+        accepted: bool,
+    },
     Snapshot(SnapshotChunk),
     SnapshotAnswer(SnapshotAnswer),
     Survey(Vec<SurveyAsk>),
@@ -323,12 +342,20 @@ pub(crate) enum Message {
     Wake(Vec<WakeNote>),
     RevertAllowed(RevertAllowed),
     /// An application request; its bytes are the payload.
-    Call { call: u64 },
+    Call {
+        call: u64,
+    },
     /// Its answer; the bytes are the payload.
-    CallAnswer { call: u64 },
+    CallAnswer {
+        call: u64,
+    },
     /// An application message without an answer.
     Cast,
     /// Detector.
-    Ping { count: u64 },
-    Pong { count: u64 },
+    Ping {
+        count: u64,
+    },
+    Pong {
+        count: u64,
+    },
 }

@@ -24,7 +24,11 @@ pub(crate) struct FrameReader<R> {
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(crate) fn new(stream: R) -> Self {
-        FrameReader { stream, buffer: BytesMut::with_capacity(READ_BYTES), head: None }
+        FrameReader {
+            stream,
+            buffer: BytesMut::with_capacity(READ_BYTES),
+            head: None,
+        }
     }
 
     /// The next frame that is already in the buffer.
@@ -95,14 +99,21 @@ mod tests {
     use crate::wire::message::Message;
 
     fn run<F: Future>(future: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread().build().expect("runtime").block_on(future)
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("runtime")
+            .block_on(future)
     }
 
     fn stream_of(count: u64, payload: &[u8]) -> Vec<u8> {
         let mut encoder = FrameEncoder::default();
         let mut bytes = Vec::new();
         for call in 0..count {
-            bytes.extend(encoder.encode(&Message::Call { call }, payload.len()).expect("small"));
+            bytes.extend(
+                encoder
+                    .encode(&Message::Call { call }, payload.len())
+                    .expect("small"),
+            );
             bytes.extend_from_slice(payload);
         }
         bytes
@@ -122,7 +133,9 @@ mod tests {
                     let chunks = bytes.clone();
                     let writer = async move {
                         for chunk in chunks.chunks(step) {
-                            tokio::io::AsyncWriteExt::write_all(&mut near, chunk).await.expect("open");
+                            tokio::io::AsyncWriteExt::write_all(&mut near, chunk)
+                                .await
+                                .expect("open");
                         }
                     };
                     let reader = async {

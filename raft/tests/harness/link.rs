@@ -29,7 +29,11 @@ pub struct Links {
 
 impl Links {
     pub fn new(env: Env) -> Rc<Links> {
-        Rc::new(Links { env, targets: RefCell::default(), links: RefCell::default() })
+        Rc::new(Links {
+            env,
+            targets: RefCell::default(),
+            links: RefCell::default(),
+        })
     }
 
     /// The address at which `from` reaches `to`.
@@ -56,7 +60,9 @@ impl Links {
         let (links, serving) = (self.clone(), link.clone());
         let task = self.env.spawn_local(async move {
             loop {
-                let Ok((stream, _)) = listener.accept().await else { continue };
+                let Ok((stream, _)) = listener.accept().await else {
+                    continue;
+                };
                 let (links, link) = (links.clone(), serving.clone());
                 let env = links.env.clone();
                 env.spawn_local(async move { links.carry(&link, stream, to).await });
@@ -67,14 +73,18 @@ impl Links {
 
     async fn carry(&self, link: &Rc<Link>, near: Stream, to: i32) {
         let era = link.era.get();
-        let Some(target) = self.targets.borrow().get(&to).copied() else { return };
+        let Some(target) = self.targets.borrow().get(&to).copied() else {
+            return;
+        };
         while link.cut.get() {
             link.changed.notified().await;
             if link.era.get() != era {
                 return;
             }
         }
-        let Ok(far) = self.env.connect(target).await else { return };
+        let Ok(far) = self.env.connect(target).await else {
+            return;
+        };
         let (near_read, near_write) = near.into_split();
         let (far_read, far_write) = far.into_split();
         tokio::select! {
@@ -101,7 +111,8 @@ impl Links {
             .map(|(_, link)| link.clone())
             .collect();
         for link in links {
-            if let Some(task) = link.task.borrow_mut().take() {
+            let task = link.task.borrow_mut().take();
+            if let Some(task) = task {
                 task.abort();
                 // The port is free once the task has let go of its listener.
                 let _ = task.await;

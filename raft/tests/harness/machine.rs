@@ -34,7 +34,11 @@ impl StateMachine for TestMachine {
     fn apply(&mut self, entries: &[AppliedEntry]) {
         for entry in entries {
             if let Some(applied) = self.applied {
-                assert_eq!(entry.head.index, applied.next(), "entries come in log order");
+                assert_eq!(
+                    entry.head.index,
+                    applied.next(),
+                    "entries come in log order"
+                );
             }
             self.applied = Some(entry.head.index);
             match &entry.body {

@@ -57,7 +57,9 @@ pub fn run<F: Future<Output = ()> + 'static>(test: F) {
         .build()
         .expect("a runtime");
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        tokio::time::timeout(Duration::from_secs(120), test).await.expect("the test takes too long");
+        tokio::time::timeout(Duration::from_secs(120), test)
+            .await
+            .expect("the test takes too long");
     });
 }
 
@@ -108,7 +110,10 @@ pub async fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(tokio::time::Instant::now() < deadline, "waited in vain for {what}");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "waited in vain for {what}"
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -122,7 +127,9 @@ pub fn batch(value: &str) -> Batch {
 pub fn batch_of(values: &[&str]) -> Batch {
     let mut builder = BatchBuilder::new(BuilderOptions::default());
     for value in values {
-        builder.push(1, None, Some(value.as_bytes()), &[]).expect("small");
+        builder
+            .push(1, None, Some(value.as_bytes()), &[])
+            .expect("small");
     }
     builder.finish()
 }
@@ -151,7 +158,13 @@ impl Cluster {
         };
         let links = Links::new(env.clone());
         let nodes = (1..=count).map(|id| (id, TestNode::new(id))).collect();
-        Cluster { env, config, group, links, nodes }
+        Cluster {
+            env,
+            config,
+            group,
+            links,
+            nodes,
+        }
     }
 
     /// Starts all nodes and forms the group out of all of them.
@@ -165,14 +178,24 @@ impl Cluster {
 
     /// Gives the group its members, on the first of them.
     pub async fn form(&self, ids: &[i32]) {
-        let members = ids.iter().map(|id| (replica_id(*id), NodeId::new(*id))).collect();
-        self.replica(ids[0]).initialize(members).await.expect("a fresh group");
+        let members = ids
+            .iter()
+            .map(|id| (replica_id(*id), NodeId::new(*id)))
+            .collect();
+        self.replica(ids[0])
+            .initialize(members)
+            .await
+            .expect("a fresh group");
     }
 
     pub async fn start(&mut self, id: i32) {
         let all: Vec<i32> = self.nodes.keys().copied().collect();
-        let (env, config, group, links) =
-            (self.env.clone(), self.config.clone(), self.group, self.links.clone());
+        let (env, config, group, links) = (
+            self.env.clone(),
+            self.config.clone(),
+            self.group,
+            self.links.clone(),
+        );
         let node = self.nodes.get_mut(&id).expect("a node of the cluster");
         node.start(&env, &config, group, &links, &all).await;
     }
@@ -180,7 +203,11 @@ impl Cluster {
     /// The process dies: what its disk was told stays, sockets close.
     pub async fn kill(&mut self, id: i32) {
         let links = self.links.clone();
-        self.nodes.get_mut(&id).expect("a node of the cluster").kill(&links).await;
+        self.nodes
+            .get_mut(&id)
+            .expect("a node of the cluster")
+            .kill(&links)
+            .await;
     }
 
     pub fn replica(&self, id: i32) -> Replica {
@@ -188,18 +215,28 @@ impl Cluster {
     }
 
     pub fn running(&self) -> Vec<i32> {
-        self.nodes.iter().filter(|(_, node)| node.is_running()).map(|(id, _)| *id).collect()
+        self.nodes
+            .iter()
+            .filter(|(_, node)| node.is_running())
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// The one node that leads and is ready, once all `among` follow it.
     pub async fn leader(&self, among: &[i32]) -> i32 {
         wait_for(&format!("a leader of {among:?}"), || {
-            let views: Vec<_> = among.iter().map(|id| (*id, self.replica(*id).view())).collect();
-            let (leader, view) =
-                views.iter().find(|(_, v)| v.role == Role::Leader && v.leader_ready)?;
+            let views: Vec<_> = among
+                .iter()
+                .map(|id| (*id, self.replica(*id).view()))
+                .collect();
+            let (leader, view) = views
+                .iter()
+                .find(|(_, v)| v.role == Role::Leader && v.leader_ready)?;
             let all = views.iter().all(|(_, other)| {
                 other.term == view.term
-                    && other.leader.is_some_and(|(_, node)| node == NodeId::new(*leader))
+                    && other
+                        .leader
+                        .is_some_and(|(_, node)| node == NodeId::new(*leader))
             });
             all.then_some(*leader)
         })
@@ -215,7 +252,8 @@ impl Cluster {
     pub fn propose_in(&self, id: i32, term: Term, batch: Batch) -> Ticket {
         let ticket = Ticket::default();
         let payload = ProposalPayload::Batch(batch);
-        self.replica(id).propose(Proposal { payload, term }, ticket.observer());
+        self.replica(id)
+            .propose(Proposal { payload, term }, ticket.observer());
         ticket
     }
 
@@ -223,7 +261,8 @@ impl Cluster {
         let term = self.replica(id).view().term;
         let ticket = Ticket::default();
         let payload = ProposalPayload::Internal(Bytes::from_static(bytes));
-        self.replica(id).propose(Proposal { payload, term }, ticket.observer());
+        self.replica(id)
+            .propose(Proposal { payload, term }, ticket.observer());
         ticket
     }
 
@@ -232,7 +271,10 @@ impl Cluster {
         for value in values {
             let deadline = tokio::time::Instant::now() + PATIENCE;
             loop {
-                assert!(tokio::time::Instant::now() < deadline, "{value:?} is not committed");
+                assert!(
+                    tokio::time::Instant::now() < deadline,
+                    "{value:?} is not committed"
+                );
                 let leader = self
                     .running()
                     .into_iter()
@@ -256,12 +298,19 @@ impl Cluster {
         let mut from = replica.log().state().log_start.offset;
         let mut values = Vec::new();
         while from < upto {
-            let batches =
-                replica.log().read_offsets(from, upto, 1 << 20).await.expect("readable");
+            let batches = replica
+                .log()
+                .read_offsets(from, upto, 1 << 20)
+                .await
+                .expect("readable");
             assert!(!batches.is_empty(), "nothing at offset {from}");
             for batch in batches {
                 batch.check_crc().expect("an intact batch");
-                assert_eq!(batch.header().base_offset, from, "offsets follow each other");
+                assert_eq!(
+                    batch.header().base_offset,
+                    from,
+                    "offsets follow each other"
+                );
                 for record in batch.records(1 << 20).expect("records") {
                     let record = record.expect("a record");
                     values.push(
@@ -279,7 +328,10 @@ impl Cluster {
     pub async fn agree(&self) -> Vec<String> {
         let running = self.running();
         let leader = self.leader(&running).await;
-        self.replica(leader).read_barrier().await.expect("a barrier on the leader");
+        self.replica(leader)
+            .read_barrier()
+            .await
+            .expect("a barrier on the leader");
         let view = self.replica(leader).view();
         for id in &running {
             wait_for(&format!("node {id} to apply {}", view.applied), || {
@@ -292,8 +344,16 @@ impl Cluster {
         let end = self.replica(leader).log().state();
         for id in &running {
             let other = self.replica(*id);
-            assert_eq!(other.view().high_watermark, view.high_watermark, "node {id}");
-            assert_eq!(other.log().state().next_offset, end.next_offset, "node {id}");
+            assert_eq!(
+                other.view().high_watermark,
+                view.high_watermark,
+                "node {id}"
+            );
+            assert_eq!(
+                other.log().state().next_offset,
+                end.next_offset,
+                "node {id}"
+            );
             assert_eq!(other.log().state().last, end.last, "node {id}");
             assert_eq!(self.nodes[id].tables(), tables, "tables of node {id}");
             let theirs = self.values(*id).await;

@@ -12,7 +12,9 @@ use corduroy_raft::{
     Replica, ReplicaSpec, ShardHooks, read_hello,
 };
 use corduroy_record::{GroupId, NodeId};
-use corduroy_storage::{Disk, IoMode, LogConfig, SimDisk, Store, StoreConfig, recover};
+use corduroy_storage::{
+    Disk, IoMode, LogConfig, RealDisk, SimDisk, Store, StoreConfig, recover,
+};
 use tokio::task::JoinHandle;
 
 use super::{Links, TestMachine, replica_id};
@@ -26,6 +28,8 @@ pub struct TestNode {
     /// The next start finds an empty disk, on which the operator registers the old replica as
     /// damaged.
     pub lose_disk: bool,
+    /// Real files and flush threads there, instead of a simulated disk.
+    pub real_root: Option<PathBuf>,
     running: Option<Running>,
 }
 
@@ -47,6 +51,7 @@ impl TestNode {
             log_config: LogConfig::default(),
             padding_bytes: 0,
             lose_disk: false,
+            real_root: None,
             running: None,
         }
     }
@@ -68,15 +73,18 @@ impl TestNode {
         if lost {
             self.disk = SimDisk::new();
         }
-        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
-        recover(&disk, &TestNode::root()).expect("recovery");
+        let (disk, root, io): (Arc<dyn Disk>, PathBuf, IoMode) = match &self.real_root {
+            Some(root) => (Arc::new(RealDisk), root.clone(), IoMode::Threads),
+            None => (Arc::new(self.disk.clone()), TestNode::root(), IoMode::Inline),
+        };
+        recover(&disk, &root).expect("recovery");
         let store_config = StoreConfig {
             journal_file_bytes: 1 << 20,
             reserve_bytes: 0,
             low_bytes: 0,
             critical_bytes: 0,
-            io: IoMode::Inline,
-            ..StoreConfig::new(TestNode::root(), 0)
+            io,
+            ..StoreConfig::new(root, 0)
         };
         let store = Store::open(disk, store_config, env.clone()).expect("a store");
         let flushing = store.clone();
@@ -116,7 +124,9 @@ impl TestNode {
         let (accepting, accept_env) = (shard.clone(), env.clone());
         tasks.push(env.spawn_local(async move {
             loop {
-                let Ok((mut stream, _)) = listener.accept().await else { continue };
+                let Ok((mut stream, _)) = listener.accept().await else {
+                    continue;
+                };
                 let shard = accepting.clone();
                 accept_env.spawn_local(async move {
                     if let Ok(hello) = read_hello(&mut stream).await {
@@ -151,7 +161,10 @@ impl TestNode {
         let log = if store.contains(group) {
             store.open_log(group, self.log_config).expect("the log")
         } else {
-            store.create_log(group, replica_id(self.id), self.log_config).await.expect("a log")
+            store
+                .create_log(group, replica_id(self.id), self.log_config)
+                .await
+                .expect("a log")
         };
         if lost {
             log.set_no_vote(true).await.expect("a flag");
@@ -160,13 +173,30 @@ impl TestNode {
             padding_bytes: self.padding_bytes,
             ..TestMachine::default()
         }));
-        let spec = ReplicaSpec { group, replica: replica_id(self.id), log };
-        let replica = shard.open(spec, machine.clone()).await.expect("the replica opens");
-        self.running = Some(Running { shard, detector, store, replica, machine, tasks, casts });
+        let spec = ReplicaSpec {
+            group,
+            replica: replica_id(self.id),
+            log,
+        };
+        let replica = shard
+            .open(spec, machine.clone())
+            .await
+            .expect("the replica opens");
+        self.running = Some(Running {
+            shard,
+            detector,
+            store,
+            replica,
+            machine,
+            tasks,
+            casts,
+        });
     }
 
     pub async fn kill(&mut self, links: &Rc<Links>) {
-        let Some(running) = self.running.take() else { return };
+        let Some(running) = self.running.take() else {
+            return;
+        };
         links.set_target(self.id, None).await;
         for task in &running.tasks {
             task.abort();

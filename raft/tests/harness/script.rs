@@ -62,13 +62,18 @@ struct Runner {
 
 impl Runner {
     fn cluster(&mut self) -> &mut Cluster {
-        self.cluster.as_mut().expect("a script begins with `cluster`")
+        self.cluster
+            .as_mut()
+            .expect("a script begins with `cluster`")
     }
 
     fn node(&self, name: &str) -> i32 {
         match name.parse() {
             Ok(id) => id,
-            Err(_) => *self.names.get(name).unwrap_or_else(|| panic!("no node {name:?}")),
+            Err(_) => *self
+                .names
+                .get(name)
+                .unwrap_or_else(|| panic!("no node {name:?}")),
         }
     }
 
@@ -80,7 +85,10 @@ impl Runner {
         match words {
             ["segment-bytes", bytes] => {
                 let segment_bytes = bytes.parse().expect("a number");
-                self.log_config = Some(LogConfig { segment_bytes, ..LogConfig::default() });
+                self.log_config = Some(LogConfig {
+                    segment_bytes,
+                    ..LogConfig::default()
+                });
             }
             ["cluster", count] => {
                 let mut cluster = Cluster::new(count.parse().expect("a number"), test_config());
@@ -102,7 +110,8 @@ impl Runner {
             }
             ["let", name, "=", "other", place] => {
                 let place: usize = place.parse().expect("a number");
-                self.names.insert((*name).to_owned(), self.others[place - 1]);
+                self.names
+                    .insert((*name).to_owned(), self.others[place - 1]);
             }
             ["commit", values @ ..] => self.cluster().commit(values).await,
             ["propose", node, values @ ..] => {
@@ -155,13 +164,20 @@ impl Runner {
             }
             ["campaign", node] => {
                 let node = self.node(node);
-                self.cluster().replica(node).campaign().await.expect("running");
+                self.cluster()
+                    .replica(node)
+                    .campaign()
+                    .await
+                    .expect("running");
             }
             ["purge", node] => {
                 let node = self.node(node);
                 let replica = self.cluster().replica(node);
                 let boundaries = replica.log().segment_boundaries();
-                assert!(boundaries.len() > 1, "{place}: the log has one segment only");
+                assert!(
+                    boundaries.len() > 1,
+                    "{place}: the log has one segment only"
+                );
                 let last = boundaries[boundaries.len() - 1].first_index;
                 let before = LogIndex::new(last.get() - 1);
                 replica
@@ -184,14 +200,19 @@ impl Runner {
             ["absent", values @ ..] => {
                 let found = self.cluster().agree().await;
                 for value in values {
-                    assert!(!found.iter().any(|v| v == value), "{place}: {value} is there");
+                    assert!(
+                        !found.iter().any(|v| v == value),
+                        "{place}: {value} is there"
+                    );
                 }
             }
             ["end", node, "=", offset] => {
                 let (node, offset) = (self.node(node), offset.parse().expect("a number"));
                 let cluster = self.cluster();
-                wait_for(place, || (cluster.next_offset(node) == Offset::new(offset)).then_some(()))
-                    .await;
+                wait_for(place, || {
+                    (cluster.next_offset(node) == Offset::new(offset)).then_some(())
+                })
+                .await;
             }
             ["shorter", a, b] => {
                 let (a, b) = (self.node(a), self.node(b));
@@ -215,12 +236,20 @@ impl Runner {
 
     async fn bind_leader(&mut self, name: &str, among: &[i32]) {
         let leader = self.cluster().leader(among).await;
-        self.others = self.cluster().running().into_iter().filter(|id| *id != leader).collect();
+        self.others = self
+            .cluster()
+            .running()
+            .into_iter()
+            .filter(|id| *id != leader)
+            .collect();
         self.names.insert(name.to_owned(), leader);
     }
 
     async fn await_outcome(&mut self, value: &str, outcome: &str, place: &str) {
-        let ticket = self.tickets.get(value).unwrap_or_else(|| panic!("{place}: not proposed"));
+        let ticket = self
+            .tickets
+            .get(value)
+            .unwrap_or_else(|| panic!("{place}: not proposed"));
         match outcome {
             "appended" => {
                 wait_for(place, || ticket.appended()).await;
@@ -231,11 +260,17 @@ impl Runner {
             }
             "applied" => {
                 let found = ticket.wait().await;
-                assert!(matches!(found, ProposalOutcome::Applied(_)), "{place}: {found:?}");
+                assert!(
+                    matches!(found, ProposalOutcome::Applied(_)),
+                    "{place}: {found:?}"
+                );
             }
             "refused" => {
                 let found = ticket.wait().await;
-                assert!(matches!(found, ProposalOutcome::NotAppended(_)), "{place}: {found:?}");
+                assert!(
+                    matches!(found, ProposalOutcome::NotAppended(_)),
+                    "{place}: {found:?}"
+                );
             }
             "discarded" => assert_eq!(ticket.wait().await, ProposalOutcome::Discarded, "{place}"),
             other => panic!("{place}: no outcome {other:?}"),

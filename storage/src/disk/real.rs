@@ -36,6 +36,16 @@ impl Disk for RealDisk {
         fs::rename(from, to)
     }
 
+    fn exchange(&self, from: &Path, to: &Path) -> io::Result<()> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        match renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE) {
+            Ok(()) => Ok(()),
+            // Not every file system swaps; all of them replace.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => fs::rename(from, to),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }

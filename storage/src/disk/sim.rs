@@ -71,6 +71,7 @@ enum NameChange {
     CreateDir(PathBuf),
     Create(PathBuf, FileId),
     Rename(PathBuf, PathBuf),
+    Exchange(PathBuf, PathBuf),
     RemoveFile(PathBuf),
     RemoveDir(PathBuf),
 }
@@ -265,6 +266,7 @@ impl NameChange {
             NameChange::CreateDir(path)
             | NameChange::Create(path, _)
             | NameChange::Rename(_, path)
+            | NameChange::Exchange(_, path)
             | NameChange::RemoveFile(path)
             | NameChange::RemoveDir(path) => path,
         };
@@ -285,6 +287,11 @@ impl Names {
                 if let Some(id) = self.files.remove(from) {
                     self.files.insert(to.clone(), id);
                 }
+            }
+            NameChange::Exchange(from, to) => {
+                let (first, second) = (self.files.remove(from), self.files.remove(to));
+                self.files.extend(first.map(|id| (to.clone(), id)));
+                self.files.extend(second.map(|id| (from.clone(), id)));
             }
             NameChange::RemoveFile(path) => {
                 self.files.remove(path);
@@ -427,6 +434,14 @@ impl Disk for SimDisk {
             return Err(io::ErrorKind::NotFound.into());
         }
         self.change(NameChange::Rename(from.to_owned(), to.to_owned()))
+    }
+
+    fn exchange(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let both = [from, to].iter().all(|path| self.lock().current.files.contains_key(*path));
+        if !both {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.change(NameChange::Exchange(from.to_owned(), to.to_owned()))
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {

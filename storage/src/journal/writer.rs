@@ -14,6 +14,8 @@ use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{IoContext, StorageError};
 use crate::paths;
 
+/// Files that stand ready when a journal is opened.
+const FILES_READY: usize = 2;
 /// Zeros are written in pieces of this size.
 const ZEROS_BYTES: usize = 1 << 20;
 static PADDING: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
@@ -80,7 +82,7 @@ impl JournalWriter {
         }
         // Ascending numbers are used first.
         free.reverse();
-        Ok(JournalWriter {
+        let mut journal = JournalWriter {
             disk,
             dir,
             file_bytes,
@@ -93,7 +95,13 @@ impl JournalWriter {
             next_sequence: 1,
             next_turn: 1,
             position: 0,
-        })
+        };
+        // A vote must never wait for space: one file to write, one to go on with meanwhile.
+        while journal.free.len() < FILES_READY {
+            let file = journal.create_file()?;
+            journal.free.insert(0, file);
+        }
+        Ok(journal)
     }
 
     /// Bytes of records that fit into one turn.
@@ -115,9 +123,22 @@ impl JournalWriter {
         !self.used.is_empty() && self.position + turn_bytes <= self.file_bytes
     }
 
-    /// Whether a turn of this size can be written without waiting for a checkpoint.
-    pub(crate) fn has_room(&self, body_bytes: usize) -> bool {
-        self.fits(body_bytes) || !self.free.is_empty() || self.total_files() < self.files_max
+    /// Makes sure that a turn of this size can be written, with a new file if need be.
+    /// `Ok(false)`: only a checkpoint frees one.
+    pub(crate) fn make_room(
+        &mut self,
+        body_bytes: usize,
+        overcommit: bool,
+    ) -> Result<bool, StorageError> {
+        if self.fits(body_bytes) || !self.free.is_empty() {
+            return Ok(true);
+        }
+        if self.total_files() >= self.files_max && !overcommit {
+            return Ok(false);
+        }
+        let file = self.create_file()?;
+        self.free.push(file);
+        Ok(true)
     }
 
     fn total_files(&self) -> usize {
@@ -175,9 +196,8 @@ impl JournalWriter {
     /// Begins the next file: its header rides with its first turn, in one flush. Should the
     /// crash keep the turn and lose the header, the file still reads as free.
     fn next_file(&mut self, incarnation: u64) -> Result<(), StorageError> {
-        let FreeFile { path, file } = match self.free.pop() {
-            Some(free) => free,
-            None => self.create_file()?,
+        let Some(FreeFile { path, file }) = self.free.pop() else {
+            return Err(StorageError::Failed("a turn has no room in the journal".into()));
         };
         let header = FileHeader {
             session: self.session,

@@ -216,6 +216,7 @@ impl LogCore {
                         segment: segment.file.clone(),
                         first: segment.index.stored_count(),
                         rows: unstored,
+                        stored_last_position: segment.index.stored_last_position(),
                         sealed: segment.sealed,
                     });
                 }
@@ -298,6 +299,8 @@ pub(crate) struct UnstoredRows {
     pub segment: Arc<SegmentFile>,
     pub first: u32,
     pub rows: Vec<crate::index::IndexRow>,
+    /// Position of the last row before these.
+    pub stored_last_position: Option<u32>,
     pub sealed: bool,
 }
 
@@ -316,6 +319,18 @@ pub(crate) struct CheckpointDone {
 }
 
 impl Checkpoint {
+    /// The state will not speak of these segments' new index rows.
+    pub(crate) fn leave_out(&mut self, segments: &[u32]) {
+        for rows in self.rows.extract_if(.., |rows| segments.contains(&rows.segment.identity.id)) {
+            let id = rows.segment.identity.id;
+            let image = self.image.segments.iter_mut().find(|image| image.identity.id == id);
+            if let Some(image) = image {
+                image.index_rows = rows.first;
+                image.index_last_position = rows.stored_last_position;
+            }
+        }
+    }
+
     pub(crate) fn done(&self) -> CheckpointDone {
         CheckpointDone {
             index_rows: self

@@ -60,8 +60,14 @@ impl StoreInner {
             let mut pins = self.pins.borrow_mut();
             pins.wanted = pins.wanted.max(oldest_last_turn.unwrap_or(u64::MAX));
         }
+        self.stalled_at.set(Some(self.env.now()));
         self.start_checkpoints(outputs, HURRY_MAX);
         self.release();
+    }
+
+    /// A turn has waited for journal space for a while.
+    pub(super) fn help_stalled(&self, outputs: &UnboundedSender<Output>) {
+        self.hurry_checkpoints(outputs, None);
         // A cut that waits for this very turn keeps its log from being checkpointed: only more
         // journal helps.
         if self.pins.borrow().in_flight == 0 {
@@ -108,7 +114,7 @@ impl StoreInner {
         core.checkpoint = Some(turn);
         core.pin_after = None;
         let place = JournalPlace { session: self.session, turn };
-        let checkpoint = core.checkpoint(log, place);
+        let mut checkpoint = core.checkpoint(log, place);
         drop(core);
         self.pins.borrow_mut().in_flight += 1;
         let (disk, dir) = (self.disk.clone(), log.dir.clone());
@@ -116,7 +122,7 @@ impl StoreInner {
         let counters = self.counters.clone();
         self.keeper.run(move || {
             let result =
-                write_checkpoint(&disk, &dir, &checkpoint).map(|()| checkpoint.done());
+                write_checkpoint(&disk, &dir, &mut checkpoint).map(|()| checkpoint.done());
             add(&counters.checkpoints, 1);
             outputs.send(Output::Checkpointed { group, incarnation, result }).ok();
         });
@@ -193,15 +199,22 @@ impl StoreInner {
 fn write_checkpoint(
     disk: &Arc<dyn Disk>,
     dir: &std::path::Path,
-    checkpoint: &Checkpoint,
+    checkpoint: &mut Checkpoint,
 ) -> Result<(), StorageError> {
     for segment in &checkpoint.flush {
         segment.open(&**disk)?.flush().during("flush", &segment.path)?;
     }
+    let mut left_out = Vec::new();
     for rows in &checkpoint.rows {
         let identity = rows.segment.identity;
         let path = paths::index_file(dir, identity.base_offset.get(), identity.id);
-        index::store_rows(&**disk, &path, identity.salt, rows.first, &rows.rows)?;
+        match index::store_rows(&**disk, &path, identity.salt, rows.first, &rows.rows) {
+            Err(StorageError::DiskFull) => {
+                left_out.push(identity.id);
+                continue;
+            }
+            stored => stored?,
+        }
         if rows.sealed {
             // Of an open segment's index, a lost row costs one rebuilding; of a sealed one it
             // would cost it on every start.
@@ -211,6 +224,8 @@ fn write_checkpoint(
             file.flush().during("flush", &path)?;
         }
     }
+    // Rows that a full disk did not take stay in memory for the next checkpoint.
+    checkpoint.leave_out(&left_out);
     // The state file's directory flush makes the names of all of them durable.
     checkpoint.image.save(&**disk, dir)
 }

@@ -121,6 +121,7 @@ impl Store {
             closing: Cell::new(false),
             closed: Cell::new(false),
             close_sent: Cell::new(false),
+            stalled_at: Cell::new(None),
             backlog: Cell::new(0),
             closers: RefCell::new(Vec::new()),
             wake: Notify::new(),
@@ -162,6 +163,8 @@ impl Store {
                 disk.remove_dir_all(&create_dir).during("remove", &create_dir)?;
             }
             create_dir_durably(&*disk, &root, &create_dir).during("create", &create_dir)?;
+            // Twice, so that the file that checkpoints swap with is there from the start.
+            state.save(&*disk, &create_dir)?;
             state.save(&*disk, &create_dir)?;
             registration.save(&*disk, &root)
         };

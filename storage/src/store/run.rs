@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
@@ -10,6 +11,8 @@ use crate::error::StorageError;
 use crate::metrics::DiskLevel;
 use crate::turn::{Begun, Input, Output, TurnWorker};
 
+/// How long to wait before a full journal is asked again for checkpoints.
+const STALL_RETRY: Duration = Duration::from_millis(20);
 /// How long a look at the disk's free space counts, in milliseconds.
 const SPACE_CHECK_MILLIS: u64 = 1000;
 
@@ -35,6 +38,9 @@ impl Store {
                 }
                 if inner.is_idle() {
                     inner.wake.notified().await;
+                } else if inner.stalled_at.get().is_some() {
+                    inner.env.sleep(STALL_RETRY).await;
+                    inner.retry_stalled(&runner.sender);
                 } else {
                     // Callbacks may have woken others: let them run between turns.
                     tokio::task::yield_now().await;
@@ -50,6 +56,9 @@ impl Store {
                     }
                 }
                 () = inner.wake.notified() => {}
+                () = inner.env.sleep(STALL_RETRY), if inner.stalled_at.get().is_some() => {
+                    inner.retry_stalled(&runner.sender);
+                }
             }
         }
         inner.closed.set(true);
@@ -152,6 +161,7 @@ impl StoreInner {
         match output {
             Output::Written { upto } => self.on_written(upto),
             Output::Durable(report) => {
+                self.stalled_at.set(None);
                 self.note_durable_turn(report.turn);
                 self.on_durable(report.turn, report.upto, &report.refused);
                 if !report.refused.is_empty() {
@@ -207,8 +217,21 @@ impl StoreInner {
         true
     }
 
+    /// A checkpoint that a full disk refused may succeed now.
+    fn retry_stalled(&self, sender: &UnboundedSender<Output>) {
+        let due = self.stalled_at.get().is_some_and(|at| {
+            self.env.now().saturating_duration_since(at) >= STALL_RETRY
+        });
+        if due {
+            self.help_stalled(sender);
+        }
+    }
+
     fn set_level(&self, level: DiskLevel) {
         let before = self.disk_level.replace(level);
+        if level == DiskLevel::Plenty && before != level {
+            self.inbox.send(Input::Refill).ok();
+        }
         if level > before {
             tracing::warn!(root = %self.config.root.display(), ?level,
                 free_bytes = self.free_bytes.get(), "the disk is getting full");
