@@ -196,6 +196,8 @@ pub(crate) enum Target {
     Any,
     /// The controller, as the metadata names it.
     Controller,
+    /// This broker.
+    Node(i32),
 }
 
 impl ClientShared {
@@ -266,8 +268,8 @@ impl ClientShared {
     ) -> Result<(A::Response, Arc<str>), Error> {
         let image = self.metadata.image();
         let connection = match (target, image.controller) {
-            (Target::Controller, Some(controller)) => {
-                self.metadata.pool().node(&image, controller).await?
+            (Target::Controller, Some(id)) | (Target::Node(id), _) => {
+                self.metadata.pool().node(&image, id).await?
             }
             _ => self.any_connection(&image).await?,
         };
@@ -279,7 +281,7 @@ impl ClientShared {
                 .request_timeout
                 .min(ANY_WAIT_MAX)
                 .min(left),
-            Target::Controller => self.net.settings.request_timeout.min(left),
+            Target::Controller | Target::Node(_) => self.net.settings.request_timeout.min(left),
         };
         let response = connection.call(limit, build).await?;
         Ok((response, connection.label().clone()))

@@ -31,6 +31,8 @@ pub struct Ticket {
     term: Term,
     proposal: RefCell<Option<Waiting>>,
     head: Cell<Option<EntryHead>>,
+    /// Counted in the door's `in_flight`.
+    counted: Cell<bool>,
     written: Cell<bool>,
     announced: Cell<bool>,
 }
@@ -67,6 +69,15 @@ struct State {
     /// The lease is being won back.
     recovering: bool,
     stopped: bool,
+}
+
+impl State {
+    /// A ticket was appended, refused or dropped.
+    fn landed(&mut self, ticket: &Ticket) {
+        if ticket.counted.replace(false) {
+            self.in_flight = self.in_flight.saturating_sub(1);
+        }
+    }
 }
 
 /// The door of one replica.
@@ -166,6 +177,7 @@ impl Door {
             term,
             proposal: RefCell::new(Some(waiting)),
             head: Cell::new(None),
+            counted: Cell::new(true),
             written: Cell::new(false),
             announced: Cell::new(false),
         });
@@ -193,7 +205,7 @@ impl Door {
     pub(crate) fn admit(&self, core: &Rc<Core>, ticket: &Rc<Ticket>) -> bool {
         let broken = {
             let mut state = self.state.borrow_mut();
-            state.in_flight = state.in_flight.saturating_sub(1);
+            state.landed(ticket);
             if ticket.term == state.term && ticket.seq == state.expected {
                 state.expected += 1;
                 return true;
@@ -233,10 +245,7 @@ impl Door {
         ticket: &Rc<Ticket>,
         result: Option<ClientWriteResult<TypeConfig>>,
     ) {
-        if ticket.head.get().is_none() && ticket.proposal.borrow().is_some() {
-            let mut state = self.state.borrow_mut();
-            state.in_flight = state.in_flight.saturating_sub(1);
-        }
+        self.state.borrow_mut().landed(ticket);
         // A void's proposal was taken out of its ticket and waits elsewhere.
         let Some(waiting) = ticket.proposal.borrow_mut().take() else {
             return;

@@ -29,6 +29,10 @@ pub(crate) fn node_down(shard: &Rc<ShardInner>, node: NodeId) {
         }
         core.wake();
         if core.leader_node().is_none_or(|leader| leader == node) {
+            if let Some(vote) = core.vote() {
+                // It stays lost when the node is up again a moment later: its process restarted.
+                core.note_leader_lost(vote.leader_id.voted_for, vote.leader_id.term);
+            }
             start(shard, &core);
         }
     }
@@ -81,12 +85,27 @@ pub(crate) fn start(shard: &Rc<ShardInner>, core: &Rc<Core>) {
     });
 }
 
-/// A leader is known and its node is not down.
+/// A leader is known and nothing says that it is gone.
 fn is_settled(core: &Core) -> bool {
-    core.is_leader()
-        || core
-            .leader_node()
-            .is_some_and(|node| !core.nodes.is_down(node))
+    if core.is_leader() {
+        return true;
+    }
+    if core.no_vote() && is_leader_silent(core) {
+        return false;
+    }
+    core.leader().is_some() && !core.leader_is_gone()
+}
+
+/// No leader has spoken for so long that openraft's own timeouts have passed.
+pub(crate) fn is_leader_silent(core: &Core) -> bool {
+    let silence = core.env.now().duration_since(core.leader_heard_at.get());
+    !core.is_leader() && !core.is_asleep() && silence > core.config.election_max * 2
+}
+
+/// The leader of a group is known to be gone although its node may be up.
+pub(crate) fn leader_lost(shard: &Rc<ShardInner>, core: &Rc<Core>) {
+    core.wake();
+    start(shard, core);
 }
 
 async fn attempt_once(core: &Rc<Core>) {
@@ -102,7 +121,7 @@ async fn attempt_once(core: &Rc<Core>) {
     let asks = members
         .iter()
         .filter(|(id, node, voter)| *id != core.id && *voter && !core.nodes.is_down(*node))
-        .map(|(id, node, _)| survey(core, *id, *node, leader));
+        .map(|(id, node, _)| survey(core, *id, *node, leader, vote.leader_id.term));
     let answers: Vec<(u64, SurveyState)> = join_all(asks).await.into_iter().flatten().collect();
     if is_settled(core) {
         return;
@@ -115,6 +134,7 @@ async fn attempt_once(core: &Rc<Core>) {
     let facts = Facts {
         own,
         leader_committed: vote.committed,
+        term: vote.leader_id.term,
         answers: &answers,
         voters: members.iter().filter(|(_, _, voter)| *voter).count(),
     };
@@ -151,6 +171,8 @@ struct Facts<'a> {
     own: Candidate,
     /// The dead leader was elected; otherwise nobody has a lease to protect.
     leader_committed: bool,
+    /// This replica's term.
+    term: u64,
     answers: &'a [(u64, SurveyState)],
     voters: usize,
 }
@@ -167,6 +189,11 @@ enum Verdict {
 
 /// Who campaigns. Pure, so that a table can test it.
 fn decide(facts: &Facts<'_>, is_quorum: impl Fn(&BTreeSet<u64>) -> bool) -> Verdict {
+    let newer = |state: &SurveyState| state.vote.committed && state.vote.term > facts.term;
+    if facts.answers.iter().any(|(_, state)| newer(state)) {
+        // Another leader was elected meanwhile; it will speak up.
+        return Verdict::Wait;
+    }
     let all: Vec<Candidate> = facts
         .answers
         .iter()
@@ -219,6 +246,7 @@ async fn survey(
     id: ReplicaId,
     node: NodeId,
     leader: u64,
+    term: u64,
 ) -> Option<(u64, SurveyState)> {
     let route = Route::new(core.group, core.id, id);
     let asked = core.board.ask(node, core.config.survey_max, |link, call| {
@@ -227,6 +255,7 @@ async fn survey(
                 route,
                 call,
                 leader,
+                term,
             })
         })
     });
@@ -284,6 +313,7 @@ mod tests {
         let facts = Facts {
             own,
             leader_committed: true,
+            term: 3,
             answers,
             voters: 3,
         };
@@ -317,6 +347,13 @@ mod tests {
             check(&[(3, state(3, 9, false, false))], false),
             Verdict::Wait
         );
+    }
+
+    #[test]
+    fn nobody_campaigns_against_a_leader_of_a_later_term() {
+        let mut later = state(3, 9, true, false);
+        later.vote.term = 4;
+        assert_eq!(check(&[(3, later)], false), Verdict::Wait);
     }
 
     #[test]

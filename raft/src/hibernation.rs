@@ -78,7 +78,7 @@ fn tick(shard: &Rc<ShardInner>, core: &Rc<Core>, beat: bool) {
         Sleep::Awake => {
             if may_sleep(core) {
                 go_to_sleep(core);
-            } else if core.leader().is_none() && core.no_vote() {
+            } else if core.no_vote() && failover::is_leader_silent(core) {
                 // A flagged replica's own timeouts never campaign; the survey may find that most
                 // of the group is flagged (law 8).
                 failover::start(shard, core);
@@ -171,6 +171,7 @@ fn go_to_sleep(core: &Rc<Core>) {
         for (id, node) in followers {
             let note = WakeNote {
                 route: Route::new(core.group, core.id, id),
+                resigned: None,
             };
             let _ = core.board.pack(node, |packed| packed.wakes.push(note));
         }

@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use corduroy_record::{LogIndex, Term};
 use corduroy_storage::{
-    AppendDone, AppendError, AppliedBody, AppliedEntry, Entry, LogStart, NewEntry, Payload,
-    StorageError,
+    AppendDone, AppendError, AppliedBody, AppliedEntry, Entry, EpochStart, LogStart, NewEntry,
+    Payload, StorageError,
 };
 use futures::Stream;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
@@ -232,19 +232,31 @@ impl RaftLogReader<TypeConfig> for LogStore {
         &mut self,
         range: RangeInclusive<LogId>,
     ) -> Result<Vec<LogId>, io::Error> {
-        let (first, last) = (range.start(), range.end());
-        let mut ids = vec![*first];
-        for start in self.core.log.epochs().starts() {
-            let index = start.first_index.get();
-            if index > first.index && index <= last.index {
-                ids.push(log_id(start.term, start.first_index));
-            }
-        }
-        if ids.last() != Some(last) {
-            ids.push(*last);
-        }
-        Ok(ids)
+        let epochs = self.core.log.epochs();
+        Ok(last_of_each_term(
+            epochs.starts(),
+            range.start(),
+            range.end(),
+        ))
     }
+}
+
+/// The last entry of each term within `first..=last`.
+///
+/// openraft's documentation speaks of the first entry of each leader; its code (alpha.37,
+/// `LogIdList::ref_at`) wants the last, and takes any other for a log with other terms.
+fn last_of_each_term(starts: &[EpochStart], first: &LogId, last: &LogId) -> Vec<LogId> {
+    let ends = starts.iter().skip(1).map(|next| next.first_index.get());
+    let mut ids: Vec<LogId> = starts
+        .iter()
+        .zip(ends.chain([u64::MAX]))
+        .filter(|(start, end)| start.first_index.get() <= last.index && *end > first.index)
+        .map(|(start, end)| log_id(start.term, LogIndex::new((end - 1).min(last.index))))
+        .collect();
+    if ids.last() != Some(last) {
+        ids.push(*last);
+    }
+    ids
 }
 
 impl RaftLogStorage<TypeConfig> for LogStore {
@@ -421,5 +433,41 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             log.reset(start).await
         };
         moved.map_err(|error| self.failed(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corduroy_record::Offset;
+
+    fn check(starts: &[(u64, u64)], first: (u64, u64), last: (u64, u64), expected: &[(u64, u64)]) {
+        let starts: Vec<EpochStart> = starts
+            .iter()
+            .map(|(term, index)| EpochStart {
+                term: Term::new(*term),
+                first_index: LogIndex::new(*index),
+                first_offset: Offset::ZERO,
+            })
+            .collect();
+        let id = |(term, index): (u64, u64)| log_id(Term::new(term), LogIndex::new(index));
+        let found = last_of_each_term(&starts, &id(first), &id(last));
+        let expected: Vec<LogId> = expected.iter().map(|at| id(*at)).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn key_entries_are_the_last_of_each_term() {
+        let starts = [(0, 0), (1, 1), (2, 25), (3, 33)];
+        check(
+            &starts,
+            (0, 0),
+            (3, 40),
+            &[(0, 0), (1, 24), (2, 32), (3, 40)],
+        );
+        check(&starts, (1, 23), (3, 40), &[(1, 24), (2, 32), (3, 40)]);
+        check(&starts, (2, 25), (3, 33), &[(2, 32), (3, 33)]);
+        check(&starts, (1, 5), (1, 9), &[(1, 9)]);
+        check(&[(4, 7)], (4, 7), (4, 7), &[(4, 7)]);
     }
 }

@@ -400,10 +400,12 @@ impl NetStreamAppend<TypeConfig> for Client {
                 return Ok(beat);
             }
             let board = &client.core.board;
-            let outbox = board
-                .link(client.node)
-                .outbox()
-                .map_err(|_| unreachable("the peer cannot be reached"))?;
+            let Ok(outbox) = board.link(client.node).outbox() else {
+                // openraft waits its backoff out inside the request stream: whoever fails without
+                // reading a request is asked again at once, and never rests.
+                let _unsent = input.next().await;
+                return Err(unreachable("the peer cannot be reached"));
+            };
             let (id, slot) = board.open_stream(client.node);
             let stream: BoxStream<'s, AppendResult> = Box::pin(AppendStream {
                 client,

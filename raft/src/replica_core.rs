@@ -128,6 +128,11 @@ pub(crate) struct Core {
     pub(crate) sleep: Cell<Sleep>,
     /// Until then the detector stands in for the lease: the group has just been woken.
     pub(crate) stand_in_until: Cell<Instant>,
+    /// The term whose leader is known to lead no more although its node may be up: it restarted,
+    /// or said so itself.
+    pub(crate) lost_term: Cell<Option<u64>>,
+    /// When a leader's append or beat came last.
+    pub(crate) leader_heard_at: Cell<Instant>,
     /// "The leader of that term ordered that replica to campaign" (law 12).
     pub(crate) ordered: Cell<Option<(u64, u64)>>,
     pub(crate) revert: Cell<Revert>,
@@ -228,6 +233,36 @@ impl Core {
 
     pub(crate) fn leader_node(&self) -> Option<NodeId> {
         self.leader().map(|(_, node)| node)
+    }
+
+    /// Whether the leader of this replica's term can no longer lead: the detector holds its node
+    /// down, it said so itself, or it is this replica, which does not.
+    pub(crate) fn leader_is_gone(&self) -> bool {
+        let Some(vote) = self.vote().filter(|vote| vote.committed) else {
+            return false;
+        };
+        if self.lost_term.get() == Some(vote.leader_id.term) {
+            return true;
+        }
+        if vote.leader_id.voted_for == self.id.get() {
+            // Law 2: who lost its instance leads again only in a new term.
+            return !self.is_leader();
+        }
+        self.node_of(vote.leader_id.voted_for)
+            .is_some_and(|node| self.nodes.is_down(node))
+    }
+
+    /// The leader of `term` leads no more; `false` if this replica knew, or is past that term.
+    pub(crate) fn note_leader_lost(&self, leader: u64, term: u64) -> bool {
+        let current = self.vote().is_some_and(|vote| {
+            vote.committed && vote.leader_id.term == term && vote.leader_id.voted_for == leader
+        });
+        current && !self.is_leader() && self.lost_term.replace(Some(term)) != Some(term)
+    }
+
+    /// A leader spoke.
+    pub(crate) fn leader_heard(&self) {
+        self.leader_heard_at.set(self.env.now());
     }
 
     /// All members: id, node, whether it votes.
@@ -349,6 +384,9 @@ impl Core {
 
     /// Tells the machine once per term that this leader is ready.
     pub(crate) fn announce_ready(&self) {
+        if self.ready_term.get() == self.applied.get().map(|(term, _)| term) {
+            return;
+        }
         let view = self.view();
         if view.leader_ready && self.ready_term.get() != Some(view.term) {
             self.ready_term.set(Some(view.term));
@@ -409,14 +447,17 @@ impl Core {
         }
     }
 
-    /// Tells every other member to run its ticks: this instance may not lead any more (law 13).
-    pub(crate) fn wake_peers(&self) {
+    /// Tells every other member to run its ticks: this instance leads no more (law 13).
+    pub(crate) fn resign(&self) {
+        let resigned = self
+            .vote()
+            .filter(|vote| vote.committed && vote.leader_id.voted_for == self.id.get())
+            .map(|vote| vote.leader_id.term);
         for (id, node, _) in self.members() {
             if id != self.id {
                 let route = crate::wire::Route::new(self.group, self.id, id);
-                let _ = self.board.pack(node, |packed| {
-                    packed.wakes.push(crate::wire::WakeNote { route })
-                });
+                let note = crate::wire::WakeNote { route, resigned };
+                let _ = self.board.pack(node, |packed| packed.wakes.push(note));
             }
         }
     }

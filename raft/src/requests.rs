@@ -14,6 +14,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest,
 };
 
+use crate::failover;
 use crate::machine::snapshot_from_parts;
 use crate::replica_core::{Core, Revert};
 use crate::shard::{ForwardedFrame, ShardInner};
@@ -57,7 +58,7 @@ impl Requests for ShardInner {
             Message::Survey(asks) => {
                 let here = self.split(from, asks, |ask| &ask.route, Message::Survey);
                 for ask in here {
-                    let answer = self.survey(ask);
+                    let answer = self.answer_survey(ask);
                     reply.pack(|packed| packed.survey_answers.push(answer));
                 }
                 None
@@ -194,6 +195,7 @@ impl ShardInner {
             }
         };
         core.touch();
+        core.leader_heard();
         Some(Box::pin(async move {
             let outcome = outcome_of(raft.append_entries(request).await);
             reply.send(
@@ -232,6 +234,7 @@ impl ShardInner {
             }
             // A beat is no traffic, but it says that the leader is awake.
             core.wake();
+            core.leader_heard();
             let request = AppendEntriesRequest {
                 vote: beat.vote.into(),
                 prev_log_id: beat.prev.map(Into::into),
@@ -272,9 +275,12 @@ impl ShardInner {
                     && leader != core.id
                 {
                     let route = Route::new(core.group, core.id, leader);
-                    let _ = self
-                        .board
-                        .pack(node, |packed| packed.wakes.push(WakeNote { route }));
+                    let _ = self.board.pack(node, |packed| {
+                        packed.wakes.push(WakeNote {
+                            route,
+                            resigned: None,
+                        })
+                    });
                 }
             }
             let answer = Some(grant);
@@ -417,23 +423,30 @@ impl ShardInner {
         }))
     }
 
-    fn survey(&self, ask: SurveyAsk) -> SurveyAnswer {
+    fn answer_survey(&self, ask: SurveyAsk) -> SurveyAnswer {
         let state = self.target(&ask.route).and_then(|core| {
             core.wake();
+            if ask.route.from == ask.leader && core.note_leader_lost(ask.leader, ask.term) {
+                // The leader itself asks: it has restarted (law 2).
+                self.leader_lost(&core);
+            }
             let vote = core.vote()?;
-            let leader_down = core
-                .node_of(ask.leader)
-                .is_some_and(|node| self.nodes.is_down(node));
             Some(SurveyState {
                 vote: (&vote).into(),
                 last: core.last_log_id().as_ref().map(Into::into),
-                leader_down,
+                leader_down: core.leader_is_gone(),
                 no_vote: core.no_vote(),
             })
         });
         SurveyAnswer {
             call: ask.call,
             state,
+        }
+    }
+
+    fn leader_lost(&self, core: &Rc<Core>) {
+        if let Some(shard) = self.this.upgrade() {
+            failover::leader_lost(&shard, core);
         }
     }
 
@@ -472,14 +485,23 @@ impl ShardInner {
         }
         // We do not sleep with it: a restart, or another term. It has to speak up.
         let route = beat.route.reversed();
-        let _ = self
-            .board
-            .pack(from, |packed| packed.wakes.push(WakeNote { route }));
+        let _ = self.board.pack(from, |packed| {
+            packed.wakes.push(WakeNote {
+                route,
+                resigned: None,
+            })
+        });
     }
 
     fn wake(&self, note: WakeNote) {
-        if let Some(core) = self.target(&note.route) {
-            core.wake();
+        let Some(core) = self.target(&note.route) else {
+            return;
+        };
+        core.wake();
+        if let Some(term) = note.resigned
+            && core.note_leader_lost(note.route.from, term)
+        {
+            self.leader_lost(&core);
         }
     }
 
@@ -506,11 +528,7 @@ fn refuse_vote(core: &Core, ask: &VoteAsk) -> Option<VoteGrant> {
             .is_none_or(|(candidate, until)| candidate != ask.route.from || now >= until);
     // While a group sleeps, and just after, its leases are stale: the detector stands in.
     let stands_in = core.is_asleep() || now < core.stand_in_until.get();
-    let leader_lives = vote.committed
-        && (core.is_leader()
-            || core
-                .leader_node()
-                .is_some_and(|node| !core.nodes.is_down(node)));
+    let leader_lives = vote.committed && !core.leader_is_gone();
     let protected = stands_in && leader_lives && !honours_transfer(core, ask);
     (flagged || protected).then(|| VoteGrant {
         vote: (&vote).into(),
@@ -535,10 +553,7 @@ fn honours_transfer(core: &Core, ask: &VoteAsk) -> bool {
     if core.ordered.get() == Some((vote.leader_id.term, ask.route.from)) {
         return true;
     }
-    match core.node_of(vote.leader_id.voted_for) {
-        Some(node) => core.nodes.is_down(node),
-        None => false,
-    }
+    core.leader_is_gone()
 }
 
 fn snapshot_is_sane(core: &Core, chunk: &SnapshotChunk, payload_bytes: u64) -> bool {

@@ -100,6 +100,7 @@ pub struct RaftShard {
 }
 
 pub(crate) struct ShardInner {
+    pub(crate) this: Weak<ShardInner>,
     pub(crate) env: Env,
     pub(crate) config: Rc<RaftConfig>,
     pub(crate) openraft: Result<Arc<openraft::Config>, String>,
@@ -158,7 +159,8 @@ impl RaftShard {
         seed_randomness(env.random_u64());
         let openraft = openraft_config(&config).map(Arc::new);
         let board = Switchboard::new(env.clone(), config.clone(), identity, book);
-        let inner = Rc::new(ShardInner {
+        let inner = Rc::new_cyclic(|this: &Weak<ShardInner>| ShardInner {
+            this: this.clone(),
             env,
             config: Rc::new(config),
             openraft,
@@ -227,6 +229,8 @@ impl RaftShard {
             touched_at: Cell::new(now),
             sleep: Cell::new(Sleep::Awake),
             stand_in_until: Cell::new(now),
+            lost_term: Cell::new(None),
+            leader_heard_at: Cell::new(now),
             ordered: Cell::new(None),
             revert: Cell::new(if flagged {
                 Revert::Unannounced

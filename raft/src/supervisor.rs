@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corduroy_record::{NodeId, ReplicaId, Term};
+use corduroy_storage::StorageError;
 use openraft_rt::WatchReceiver;
 
 use crate::failover;
-use crate::replica_core::{Core, Role};
+use crate::replica_core::{Core, Revert, Role};
 use crate::shard::ShardInner;
 use crate::state_machine::ReplicaEvent;
 
@@ -49,9 +50,13 @@ pub(crate) fn spawn(shard: &Rc<ShardInner>, core: &Rc<Core>) {
             );
             core.env.sleep(pause).await;
             pause = (pause * 2).min(RESTART_PAUSE_MAX);
-            if let Err(reason) = restart(&shard, &core).await {
-                give_up(&core, reason);
-                return;
+            match restart(&shard, &core).await {
+                Ok(()) => {}
+                Err(Restart::DiskFull) => core.disk_full.set(true),
+                Err(Restart::Failed(reason)) => {
+                    give_up(&core, reason);
+                    return;
+                }
             }
         }
     });
@@ -66,8 +71,7 @@ async fn watch(core: &Rc<Core>, shard: &std::rc::Weak<ShardInner>) {
     loop {
         tell(core, &mut told);
         if let Some(shard) = shard.upgrade()
-            && let Some(node) = core.leader_node()
-            && core.nodes.is_down(node)
+            && core.leader_is_gone()
         {
             failover::start(&shard, core);
         }
@@ -95,6 +99,13 @@ fn tell(core: &Rc<Core>, told: &mut Told) {
     if now.leads && (!told.leads || now.term != told.term) {
         core.progress.lead(core.env.now());
         core.touch();
+        if core.no_vote()
+            && let Some(end) = core.log.state().last
+        {
+            // Elected by replicas that lost log like this one: now its log is the log (law 8).
+            core.revert.set(Revert::Until { end });
+            core.check_revert();
+        }
     } else if told.leads && !now.leads {
         core.progress.follow();
     }
@@ -114,7 +125,7 @@ fn tell(core: &Rc<Core>, told: &mut Told) {
 
 fn give_up(core: &Rc<Core>, reason: String) {
     tracing::error!(group = %core.group, replica = %core.id, reason, "a replica has stopped");
-    core.wake_peers();
+    core.resign();
     core.stopped.set(true);
     core.set_instance(None);
     core.door.stop();
@@ -125,19 +136,35 @@ fn give_up(core: &Rc<Core>, reason: String) {
 
 /// Rebuilds the instance from what is durable. A leader that ended so leads again only in a new
 /// term (law 2); its peers run their ticks until then (law 13).
-async fn restart(shard: &Rc<ShardInner>, core: &Rc<Core>) -> Result<(), String> {
-    core.wake_peers();
+async fn restart(shard: &Rc<ShardInner>, core: &Rc<Core>) -> Result<(), Restart> {
+    core.resign();
     if let Some(old) = core.set_instance(None) {
         // Its tasks let go of log and machine before the next instance takes them.
         let _ = old.shutdown().await;
     }
     core.progress.follow();
     core.ready_term.set(None);
-    core.disk_full.set(false);
     // Law 3: everything that was appended is durable before openraft sees the log again.
-    core.log.flush().await.map_err(|error| error.to_string())?;
+    core.log.flush().await.map_err(|error| match error {
+        StorageError::DiskFull => Restart::DiskFull,
+        error => Restart::Failed(error.to_string()),
+    })?;
+    core.disk_full.set(false);
     core.door.restart();
-    shard.start(core).await.map_err(|error| error.to_string())
+    shard
+        .start(core)
+        .await
+        .map_err(|error| match core.disk_full.get() {
+            true => Restart::DiskFull,
+            false => Restart::Failed(error.to_string()),
+        })
+}
+
+/// Why a restart did not succeed.
+enum Restart {
+    /// Tried again until there is room.
+    DiskFull,
+    Failed(String),
 }
 
 /// Stops a replica for good.

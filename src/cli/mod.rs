@@ -114,10 +114,11 @@ pub fn run() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> CliResult<ExitCode> {
-    // A node and the demo report their life; other commands speak for themselves.
+    // A node reports its life, but not each step of its Raft engine; other commands speak for
+    // themselves, and the demo kills nodes on purpose.
     let default_filter = match &cli.command {
-        Command::Start(_) => "info",
-        _ => "error",
+        Command::Start(_) => "info,openraft=warn",
+        _ => "error,openraft=off",
     };
     logging::start(&cli.log, default_filter)?;
     let context = Context { env: Env::real(), connect: cli.connect };

@@ -146,10 +146,13 @@ async fn live(env: &Env, config: NodeConfig) -> CliResult<ExitCode> {
     tracing::info!(signal = name, "stopping: handing leaderships over, flushing");
     let stopping = beside(env, "stop", move || handle.stop())?;
     tokio::select! {
-        _ = stopping => {
-            tracing::info!("stopped");
-            Ok(ExitCode::from(EXIT_OK))
-        }
+        stopped = stopping => match stopped {
+            Ok(()) => {
+                tracing::info!("stopped");
+                Ok(ExitCode::from(EXIT_OK))
+            }
+            Err(_) => Err(CliError::failed("the node broke down while it stopped").into()),
+        },
         name = stop() => {
             tracing::warn!(signal = name, "stopped at once, on request");
             Ok(ExitCode::from(EXIT_FAILED))

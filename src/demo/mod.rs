@@ -7,7 +7,7 @@ mod traffic;
 mod verdict;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,6 +28,9 @@ use cluster::{DemoCluster, NODES};
 use sample::{PARTITIONS, TOPIC};
 use traffic::Traffic;
 use verdict::{Verdict, at};
+
+/// How long the nodes may take until they have met and serve.
+const START_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How long the cluster may take until every partition has a leader again.
 const SETTLE_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -78,11 +81,43 @@ pub(crate) async fn run(context: &cli::Context, args: DemoArgs) -> CliResult<Exi
         (None, Some(dir)) => dir.path().to_owned(),
         (None, None) => return Err(CliError::failed("the demo has no directory").into()),
     };
+    let played = tokio::select! {
+        played = play(&env, &args, &root) => played,
+        // The nodes die with us; what is to be seen of the demo is over.
+        stopped = interrupted(&args) => stopped,
+    };
+    drop(temporary);
+    played
+}
+
+/// Ends the demo that needs nobody on SIGINT and SIGTERM; the other one listens to them itself.
+async fn interrupted(args: &DemoArgs) -> CliResult<ExitCode> {
+    if args.duration.is_none() {
+        return std::future::pending().await;
+    }
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    eprintln!("interrupted: no verdict");
+    Ok(ExitCode::from(EXIT_FAILED))
+}
+
+async fn play(env: &Env, args: &DemoArgs, root: &Path) -> CliResult<ExitCode> {
     let begun = env.now();
-    let cluster = DemoCluster::start(&env, &root).await?;
+    let start = tokio::time::timeout(START_WAIT_MAX, DemoCluster::start(env, root));
+    let cluster = start.await.map_err(|_| {
+        CliError::failed(format!(
+            "the nodes did not form a cluster within {} s",
+            START_WAIT_MAX.as_secs()
+        ))
+        .help("`corduroy demo --log info` shows what they say")
+    })??;
     let client = cli::connect_to(&cluster.bootstrap()).await?;
     create_topic(&client).await?;
-    settled(&env, &client).await?;
+    settled(env, &client).await?;
     print(&format!(
         "corduroy demo: {NODES} nodes in this process, up after {}\n  brokers  {}\n  topic    \
          {TOPIC} ({PARTITIONS} partitions x {NODES} replicas), {} records/s with acks=all\n  data  \
@@ -95,9 +130,9 @@ pub(crate) async fn run(context: &cli::Context, args: DemoArgs) -> CliResult<Exi
     if let Some(admin) = cluster.admin() {
         print(&format!("  admin    http://{admin}/health/cluster\n"))?;
     }
-    let traffic = Traffic::start(&env, &client, args.rate);
+    let traffic = Traffic::start(env, &client, args.rate);
     let started = env.now();
-    let mut demo = Demo { env, started, cluster, client, traffic };
+    let mut demo = Demo { env: env.clone(), started, cluster, client, traffic };
     match args.duration {
         Some(duration) => demo.play(duration).await?,
         None => demo.obey().await?,

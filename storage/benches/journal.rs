@@ -37,7 +37,11 @@ fn options() -> Options {
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} needs a value"));
+        let mut value = || {
+            arguments
+                .next()
+                .unwrap_or_else(|| panic!("{argument} needs a value"))
+        };
         match argument.as_str() {
             "--dir" => options.dir = Some(value().into()),
             "--millis" => options.millis = value().parse().expect("--millis takes a number"),
@@ -59,8 +63,16 @@ fn main() {
     let options = options();
     println!(
         "{:>10} {:>8} {:>6} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "partitions", "batch", "depth", "MB/s", "batches/s", "p50 us", "p99 us", "written/B",
-        "flushes/s", "inline %"
+        "partitions",
+        "batch",
+        "depth",
+        "MB/s",
+        "batches/s",
+        "p50 us",
+        "p99 us",
+        "written/B",
+        "flushes/s",
+        "inline %"
     );
     for &partitions in &options.partitions {
         for (batch_bytes, depth) in [(1 << 10, 1), (1 << 10, 16), (64 << 10, 1), (64 << 10, 4)] {
@@ -103,14 +115,21 @@ fn send(writer: &Rc<Writer>) {
     let done = AppendDone::durable(move |result| {
         result.expect("the disk works");
         let micros = again.load.env.now().duration_since(started).as_micros();
-        again.load.latencies.borrow_mut().push(u32::try_from(micros).unwrap_or(u32::MAX));
+        again
+            .load
+            .latencies
+            .borrow_mut()
+            .push(u32::try_from(micros).unwrap_or(u32::MAX));
         again.load.in_flight.set(again.load.in_flight.get() - 1);
         if !again.load.stopped.get() {
             send(&again);
         }
     });
     writer.load.in_flight.set(writer.load.in_flight.get() + 1);
-    writer.log.append(vec![entry], done).expect("the log takes entries");
+    writer
+        .log
+        .append(vec![entry], done)
+        .expect("the log takes entries");
 }
 
 fn case(options: &Options, partitions: u32, batch_bytes: usize, depth: usize) {
@@ -124,16 +143,13 @@ fn case(options: &Options, partitions: u32, batch_bytes: usize, depth: usize) {
         .build()
         .expect("a runtime");
     let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, run(options, root.path(), partitions, batch_bytes, depth));
+    local.block_on(
+        &runtime,
+        run(options, root.path(), partitions, batch_bytes, depth),
+    );
 }
 
-async fn run(
-    options: &Options,
-    root: &Path,
-    partitions: u32,
-    batch_bytes: usize,
-    depth: usize,
-) {
+async fn run(options: &Options, root: &Path, partitions: u32, batch_bytes: usize, depth: usize) {
     let env = Env::real();
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let mut config = StoreConfig::new(root.to_owned(), 0);
@@ -151,13 +167,29 @@ async fn run(
     let mut writers = Vec::new();
     for number in 0..partitions {
         let topic = TopicId::from_bytes([7; 16]);
-        let group = GroupId { topic, partition: PartitionIndex::new(number as i32) };
-        let log_config = LogConfig { segment_bytes: 128 << 20, ..LogConfig::default() };
-        let log = store.create_log(group, ReplicaId::new(1), log_config).await.expect("a log");
+        let group = GroupId {
+            topic,
+            partition: PartitionIndex::new(number as i32),
+        };
+        let log_config = LogConfig {
+            segment_bytes: 128 << 20,
+            ..LogConfig::default()
+        };
+        let log = store
+            .create_log(group, ReplicaId::new(1), log_config)
+            .await
+            .expect("a log");
         let mut builder = BatchBuilder::new(BuilderOptions::default());
-        builder.push(0, None, Some(&vec![7; batch_bytes - 80]), &[]).expect("a record");
+        builder
+            .push(0, None, Some(&vec![7; batch_bytes - 80]), &[])
+            .expect("a record");
         let (batch, load) = (builder.finish(), load.clone());
-        writers.push(Rc::new(Writer { log, batch, next: Cell::new(0), load }));
+        writers.push(Rc::new(Writer {
+            log,
+            batch,
+            next: Cell::new(0),
+            load,
+        }));
     }
     for writer in &writers {
         for _ in 0..depth {
@@ -169,7 +201,10 @@ async fn run(
     load.latencies.borrow_mut().clear();
     let (before, started) = (store.metrics(), env.now());
     env.sleep(Duration::from_millis(options.millis)).await;
-    let (after, seconds) = (store.metrics(), env.now().duration_since(started).as_secs_f64());
+    let (after, seconds) = (
+        store.metrics(),
+        env.now().duration_since(started).as_secs_f64(),
+    );
     let mut latencies = load.latencies.take();
     load.stopped.set(true);
     while load.in_flight.get() > 0 {
@@ -178,12 +213,15 @@ async fn run(
     latencies.sort_unstable();
     let quantile = |part: f64| {
         let at = (latencies.len() as f64 * part) as usize;
-        latencies.get(at.min(latencies.len().saturating_sub(1))).copied().unwrap_or(0)
+        latencies
+            .get(at.min(latencies.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(0)
     };
     let batches = latencies.len() as f64;
     let appended = batches * batch_bytes as f64;
-    let written = (after.journal_bytes - before.journal_bytes)
-        + (after.segment_bytes - before.segment_bytes);
+    let written =
+        (after.journal_bytes - before.journal_bytes) + (after.segment_bytes - before.segment_bytes);
     let inline = after.inline_entries - before.inline_entries;
     let entries = inline + after.referenced_entries - before.referenced_entries;
     println!(

@@ -50,7 +50,10 @@ impl EntryCache {
     /// Drops entries at and after `end`; returns what they cost.
     pub(crate) fn truncate(&mut self, end: LogIndex) -> usize {
         let mut freed = 0;
-        while let Some(last) = self.entries.pop_back_if(|last| last.entry.head.index >= end) {
+        while let Some(last) = self
+            .entries
+            .pop_back_if(|last| last.entry.head.index >= end)
+        {
             freed += last.cost_bytes();
         }
         freed
@@ -59,7 +62,10 @@ impl EntryCache {
     /// Drops entries before `start`; returns what they cost.
     pub(crate) fn cut_before(&mut self, start: LogIndex) -> usize {
         let mut freed = 0;
-        while let Some(first) = self.entries.pop_front_if(|first| first.entry.head.index < start) {
+        while let Some(first) = self
+            .entries
+            .pop_front_if(|first| first.entry.head.index < start)
+        {
             freed += first.cost_bytes();
         }
         freed
@@ -72,18 +78,20 @@ impl EntryCache {
     }
 
     /// Entries from `from` on; `None` if the cache begins later.
-    pub(crate) fn from_index(&self, from: LogIndex) -> Option<impl Iterator<Item = &Cached>> {
+    pub(crate) fn starting_at(&self, from: LogIndex) -> Option<impl Iterator<Item = &Cached>> {
         let at = from.get().checked_sub(self.first_index()?.get())?;
         let at = usize::try_from(at).ok()?.min(self.entries.len());
         Some(self.entries.range(at..))
     }
 
     /// Entries from the one that holds `offset` on; `None` if the cache begins later.
-    pub(crate) fn from_offset(&self, offset: Offset) -> Option<impl Iterator<Item = &Cached>> {
+    pub(crate) fn holding(&self, offset: Offset) -> Option<impl Iterator<Item = &Cached>> {
         if self.entries.front()?.entry.head.base_offset > offset {
             return None;
         }
-        let at = self.entries.partition_point(|cached| cached.entry.head.next_offset() <= offset);
+        let at = self
+            .entries
+            .partition_point(|cached| cached.entry.head.next_offset() <= offset);
         Some(self.entries.range(at..))
     }
 }

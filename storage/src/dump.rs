@@ -40,7 +40,12 @@ pub fn dump(
     verify: bool,
     out: &mut dyn io::Write,
 ) -> io::Result<DumpReport> {
-    let mut dump = Dump { disk, verify, out, report: DumpReport::default() };
+    let mut dump = Dump {
+        disk,
+        verify,
+        out,
+        report: DumpReport::default(),
+    };
     let names = disk.list(dir)?;
     let has_ending = |ending: &str| names.iter().any(|name| name.ends_with(ending));
     if disk.exists(&paths::registry_dir(dir)) || disk.exists(&paths::journals_dir(dir)) {
@@ -59,8 +64,16 @@ pub fn dump(
         ));
     }
     let problems = dump.report.problems.len();
-    let checked = if verify { "every byte checked" } else { "heads checked" };
-    writeln!(dump.out, "\n{} entries, {problems} problems, {checked}", dump.report.entries)?;
+    let checked = if verify {
+        "every byte checked"
+    } else {
+        "heads checked"
+    };
+    writeln!(
+        dump.out,
+        "\n{} entries, {problems} problems, {checked}",
+        dump.report.entries
+    )?;
     Ok(dump.report)
 }
 
@@ -88,7 +101,11 @@ impl Dump<'_> {
                 self.problem(format!("{group} is registered and its directory is gone"))?;
             }
         }
-        for name in self.disk.list(&paths::journals_dir(root)).unwrap_or_default() {
+        for name in self
+            .disk
+            .list(&paths::journals_dir(root))
+            .unwrap_or_default()
+        {
             writeln!(self.out, "journal of shard {name}")?;
             self.journal(&paths::journals_dir(root).join(name))?;
         }
@@ -103,12 +120,19 @@ impl Dump<'_> {
         };
         match &image {
             Some(image) => self.state(image)?,
-            None => self.problem(format!("{}: missing or damaged", dir.join("state").display()))?,
+            None => self.problem(format!(
+                "{}: missing or damaged",
+                dir.join("state").display()
+            ))?,
         }
         for name in self.disk.list(dir)? {
             let is_snapshot = name == "snapshot";
             if is_snapshot || paths::parse_tables(&name).is_some() {
-                self.tables(&dir.join(&name), &name, image.as_ref().map(|image| image.group))?;
+                self.tables(
+                    &dir.join(&name),
+                    &name,
+                    image.as_ref().map(|image| image.group),
+                )?;
             }
         }
         match image {
@@ -130,10 +154,24 @@ impl Dump<'_> {
     }
 
     fn state(&mut self, image: &StateImage) -> io::Result<()> {
-        let StateImage { group, replica, incarnation, start, next_offset, .. } = image;
+        let StateImage {
+            group,
+            replica,
+            incarnation,
+            start,
+            next_offset,
+            ..
+        } = image;
         writeln!(self.out, "  group        {group}")?;
-        writeln!(self.out, "  replica      {replica} (incarnation {incarnation:016x})")?;
-        writeln!(self.out, "  log start    index {} offset {}", start.index, start.offset)?;
+        writeln!(
+            self.out,
+            "  replica      {replica} (incarnation {incarnation:016x})"
+        )?;
+        writeln!(
+            self.out,
+            "  log start    index {} offset {}",
+            start.index, start.offset
+        )?;
         match image.last {
             Some((term, index)) => writeln!(self.out, "  last         index {index} term {term}")?,
             None => writeln!(self.out, "  last         none")?,
@@ -143,15 +181,27 @@ impl Dump<'_> {
             writeln!(self.out, "  committed    index {index} term {term}")?;
         }
         if let Some(vote) = image.vote {
-            let whom = vote.voted_for.map_or("nobody".to_owned(), |whom| whom.to_string());
+            let whom = vote
+                .voted_for
+                .map_or("nobody".to_owned(), |whom| whom.to_string());
             let won = if vote.committed { ", who won" } else { "" };
-            writeln!(self.out, "  vote         term {} for {whom}{won}", vote.term)?;
+            writeln!(
+                self.out,
+                "  vote         term {} for {whom}{won}",
+                vote.term
+            )?;
         }
         let (session, turn) = (image.place.session, image.place.turn);
-        writeln!(self.out, "  journal      session {session:016x} up to turn {turn}")?;
+        writeln!(
+            self.out,
+            "  journal      session {session:016x} up to turn {turn}"
+        )?;
         for row in image.epochs.starts() {
             let (term, index, offset) = (row.term, row.first_index, row.first_offset);
-            writeln!(self.out, "  epoch {term}: from index {index} offset {offset}")?;
+            writeln!(
+                self.out,
+                "  epoch {term}: from index {index} offset {offset}"
+            )?;
         }
         if image.damaged || image.no_vote {
             let (damaged, no_vote) = (image.damaged, image.no_vote);
@@ -191,15 +241,21 @@ impl Dump<'_> {
         }
     }
 
-    fn segment(
-        &mut self,
-        segment: Arc<SegmentFile>,
-        end: u32,
-        start: LogIndex,
-    ) -> io::Result<()> {
-        let name = segment.path.file_name().map(|name| name.to_string_lossy().into_owned());
-        writeln!(self.out, "  segment {}: {end} bytes", name.unwrap_or_default())?;
-        let span = Span { segment, from: SEGMENT_HEADER_BYTES, end };
+    fn segment(&mut self, segment: Arc<SegmentFile>, end: u32, start: LogIndex) -> io::Result<()> {
+        let name = segment
+            .path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        writeln!(
+            self.out,
+            "  segment {}: {end} bytes",
+            name.unwrap_or_default()
+        )?;
+        let span = Span {
+            segment,
+            from: SEGMENT_HEADER_BYTES,
+            end,
+        };
         let (mut lines, mut count) = (String::new(), 0);
         let mut line = |position: u32, head: &crate::entry::EntryHead, bytes: Option<usize>| {
             let kind = match head.kind {
@@ -208,7 +264,11 @@ impl Dump<'_> {
                 EntryKind::Blank => "blank",
                 EntryKind::Membership => "membership",
             };
-            let below = if head.index < start { "  (below the log's start)" } else { "" };
+            let below = if head.index < start {
+                "  (below the log's start)"
+            } else {
+                ""
+            };
             let bytes = bytes.map_or(String::new(), |bytes| format!("  {bytes} bytes"));
             lines.push_str(&format!(
                 "    @{position:<10} index {:<8} term {:<4} offset {:<8} records {:<5} {kind}{bytes}{below}\n",
@@ -245,11 +305,17 @@ impl Dump<'_> {
                 let (group, entries) = (record.header.group, record.header.entries);
                 let what = match record.body {
                     RecordBody::Segment(identity) => format!("segment {} begins", identity.id),
-                    RecordBody::Inline { segment, position, frames } => format!(
+                    RecordBody::Inline {
+                        segment,
+                        position,
+                        frames,
+                    } => format!(
                         "{entries} entries, {} bytes here, for segment {segment} at {position}",
                         frames.len()
                     ),
-                    RecordBody::Referenced { segment, position, .. } => {
+                    RecordBody::Referenced {
+                        segment, position, ..
+                    } => {
                         format!("{entries} entries in segment {segment} at {position}")
                     }
                     RecordBody::Vote(vote) => format!("vote in term {}", vote.term),
@@ -260,7 +326,9 @@ impl Dump<'_> {
                     },
                     RecordBody::Start(start) => format!("log start at index {}", start.index),
                     RecordBody::Reset(start) => format!("empty at index {}", start.index),
-                    RecordBody::Flags { no_vote, damaged, .. } => {
+                    RecordBody::Flags {
+                        no_vote, damaged, ..
+                    } => {
                         format!("no vote {no_vote}, damaged {damaged}")
                     }
                 };

@@ -163,7 +163,10 @@ impl AppliedEntry {
             Payload::Blank => AppliedBody::Blank,
             Payload::Membership(bytes) => AppliedBody::Membership(bytes.clone()),
         };
-        AppliedEntry { head: entry.head, body }
+        AppliedEntry {
+            head: entry.head,
+            body,
+        }
     }
 }
 
@@ -191,8 +194,11 @@ pub struct LogStart {
 
 impl LogStart {
     /// The start of a log that was never cut.
-    pub const ZERO: LogStart =
-        LogStart { index: LogIndex::new(0), offset: Offset::ZERO, prev: None };
+    pub const ZERO: LogStart = LogStart {
+        index: LogIndex::new(0),
+        offset: Offset::ZERO,
+        prev: None,
+    };
 }
 
 /// A log at one moment.

@@ -37,8 +37,12 @@ impl EpochTable {
     /// unknown. `log_end` is what the leader gives as the end of its own, latest epoch.
     pub fn end_offset_for(&self, requested: i32, log_end: Offset) -> (i32, i64) {
         const UNKNOWN: (i32, i64) = (-1, -1);
-        let Ok(requested_term) = u64::try_from(requested) else { return UNKNOWN };
-        let Some(latest) = self.last() else { return UNKNOWN };
+        let Ok(requested_term) = u64::try_from(requested) else {
+            return UNKNOWN;
+        };
+        let Some(latest) = self.last() else {
+            return UNKNOWN;
+        };
         let epoch_of = |term: Term| i32::try_from(term.get()).unwrap_or(-1);
         if requested_term == latest.term.get() {
             return (requested, log_end.get());
@@ -47,7 +51,9 @@ impl EpochTable {
             return UNKNOWN;
         }
         // Law: the latest term is above the requested one, so a higher row exists.
-        let higher = self.starts.partition_point(|start| start.term.get() <= requested_term);
+        let higher = self
+            .starts
+            .partition_point(|start| start.term.get() <= requested_term);
         let end = self.starts[higher].first_offset.get();
         match higher.checked_sub(1) {
             Some(floor) => (epoch_of(self.starts[floor].term), end),
@@ -57,7 +63,9 @@ impl EpochTable {
 
     /// The term of the entry at `index`, if `index` is not below the first row.
     pub fn term_of(&self, index: LogIndex) -> Option<Term> {
-        let after = self.starts.partition_point(|start| start.first_index <= index);
+        let after = self
+            .starts
+            .partition_point(|start| start.first_index <= index);
         Some(self.starts[after.checked_sub(1)?].term)
     }
 
@@ -66,7 +74,11 @@ impl EpochTable {
         if self.last().is_none_or(|last| last.term < term) {
             // A row that the log's start was moved to, whose entries are all gone.
             self.truncate(index);
-            self.starts.push(EpochStart { term, first_index: index, first_offset: offset });
+            self.starts.push(EpochStart {
+                term,
+                first_index: index,
+                first_offset: offset,
+            });
         }
     }
 
@@ -77,7 +89,9 @@ impl EpochTable {
 
     /// Forgets what lies before `start`: the row that covers it begins there.
     pub(crate) fn cut_before(&mut self, start: &LogStart) {
-        let after = self.starts.partition_point(|row| row.first_index <= start.index);
+        let after = self
+            .starts
+            .partition_point(|row| row.first_index <= start.index);
         if let Some(covering) = after.checked_sub(1) {
             self.starts.drain(..covering);
             let first = &mut self.starts[0];
@@ -128,7 +142,11 @@ mod tests {
             (4, (4, 35)),
             (6, (4, 35)),
         ] {
-            assert_eq!(epochs.end_offset_for(requested, end), answer, "epoch {requested}");
+            assert_eq!(
+                epochs.end_offset_for(requested, end),
+                answer,
+                "epoch {requested}"
+            );
         }
         assert_eq!(EpochTable::default().end_offset_for(0, end), (-1, -1));
     }

@@ -106,7 +106,10 @@ impl StorageError {
     }
 
     pub(crate) fn damaged(group: GroupId, what: impl Into<Arc<str>>) -> StorageError {
-        StorageError::Damaged { group, what: what.into() }
+        StorageError::Damaged {
+            group,
+            what: what.into(),
+        }
     }
 }
 

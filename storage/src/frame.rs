@@ -20,7 +20,7 @@ use bytes::Bytes;
 use corduroy_record::{BATCH_HEAD_BYTES, BATCH_HEADER_BYTES, Batch, LogIndex, Offset, Term};
 
 use crate::checksum::Checksum;
-use crate::codec::Decode;
+use crate::codec::{Decode, Short};
 use crate::entry::{ENTRY_BYTES_MAX, Entry, EntryHead, EntryKind, Payload};
 
 /// Bytes before the payload.
@@ -120,30 +120,21 @@ fn head_checksum(salt: u64, envelope: &[u8; ENVELOPE_BYTES], payload: &[&[u8]]) 
 /// Reads an envelope from the front of `bytes`. Only [`check_head`] or [`decode`] make it
 /// trustworthy.
 pub(crate) fn parse_envelope(bytes: &[u8]) -> Result<Envelope, FrameError> {
-    let mut fields = Decode::new(bytes);
-    let mut read = || -> Result<(u32, u32, u32, u8, [u8; 3], u64, u64, i64, u32, u32), _> {
-        let crc = fields.u32()?;
-        let length = fields.u32()?;
-        let head_crc = fields.u32()?;
-        let kind = fields.u8()?;
-        let zero = fields.take(3)?;
-        Ok::<_, crate::codec::Short>((
-            crc,
-            length,
-            head_crc,
-            kind,
-            [zero[0], zero[1], zero[2]],
-            fields.u64()?,
-            fields.u64()?,
-            fields.i64()?,
-            fields.u32()?,
-            fields.u32()?,
-        ))
-    };
-    let (crc, length, head_crc, kind, zero, term, index, base_offset, records, zero_end) =
-        read().map_err(|_| FrameError::Short)?;
+    let fields = read_fields(bytes).map_err(|Short| FrameError::Short)?;
+    let Fields {
+        crc,
+        length,
+        head_crc,
+        kind,
+        zero,
+        term,
+        index,
+        base_offset,
+        records,
+        zero_end,
+    } = fields;
     let kind = EntryKind::from_number(kind).ok_or(FrameError::Invalid)?;
-    if length as usize > ENTRY_BYTES_MAX || zero != [0; 3] || zero_end != 0 || base_offset < 0 {
+    if length as usize > ENTRY_BYTES_MAX || !zero || zero_end != 0 || base_offset < 0 {
         return Err(FrameError::Invalid);
     }
     if kind != EntryKind::Batch && records != 0 {
@@ -156,15 +147,52 @@ pub(crate) fn parse_envelope(bytes: &[u8]) -> Result<Envelope, FrameError> {
         records,
         kind,
     };
-    Ok(Envelope { crc, head_crc, length, head })
+    Ok(Envelope {
+        crc,
+        head_crc,
+        length,
+        head,
+    })
+}
+
+struct Fields {
+    crc: u32,
+    length: u32,
+    head_crc: u32,
+    kind: u8,
+    zero: bool,
+    term: u64,
+    index: u64,
+    base_offset: i64,
+    records: u32,
+    zero_end: u32,
+}
+
+fn read_fields(bytes: &[u8]) -> Result<Fields, Short> {
+    let mut fields = Decode::new(bytes);
+    Ok(Fields {
+        crc: fields.u32()?,
+        length: fields.u32()?,
+        head_crc: fields.u32()?,
+        kind: fields.u8()?,
+        zero: fields.take(3)? == [0; 3],
+        term: fields.u64()?,
+        index: fields.u64()?,
+        base_offset: fields.i64()?,
+        records: fields.u32()?,
+        zero_end: fields.u32()?,
+    })
 }
 
 /// Checks an envelope together with the payload's first bytes. `bytes` starts at the envelope
 /// and holds at least [`Envelope::head_payload_bytes`] of the payload.
 pub(crate) fn check_head(bytes: &[u8], envelope: &Envelope, salt: u64) -> Result<(), FrameError> {
-    let (front, payload) =
-        bytes.split_first_chunk::<ENVELOPE_BYTES>().ok_or(FrameError::Short)?;
-    let payload = payload.get(..envelope.head_payload_bytes()).ok_or(FrameError::Short)?;
+    let (front, payload) = bytes
+        .split_first_chunk::<ENVELOPE_BYTES>()
+        .ok_or(FrameError::Short)?;
+    let payload = payload
+        .get(..envelope.head_payload_bytes())
+        .ok_or(FrameError::Short)?;
     if head_checksum(salt, front, &[payload]) == envelope.head_crc {
         Ok(())
     } else {
@@ -185,8 +213,9 @@ pub(crate) fn decode(bytes: &Bytes, salt: u64) -> Result<Entry, FrameError> {
     let payload = bytes.slice(ENVELOPE_BYTES..end);
     let payload = match envelope.head.kind {
         EntryKind::Batch => {
-            let (head, _) =
-                payload.split_first_chunk::<BATCH_HEAD_BYTES>().ok_or(FrameError::Invalid)?;
+            let (head, _) = payload
+                .split_first_chunk::<BATCH_HEAD_BYTES>()
+                .ok_or(FrameError::Invalid)?;
             let batch = Batch::from_parts(*head, payload.slice(BATCH_HEAD_BYTES..))
                 .map_err(|_| FrameError::Invalid)?;
             Payload::Batch(batch)
@@ -196,5 +225,8 @@ pub(crate) fn decode(bytes: &Bytes, salt: u64) -> Result<Entry, FrameError> {
         EntryKind::Blank if payload.is_empty() => Payload::Blank,
         EntryKind::Blank => return Err(FrameError::Invalid),
     };
-    Ok(Entry { head: envelope.head, payload })
+    Ok(Entry {
+        head: envelope.head,
+        payload,
+    })
 }

@@ -117,7 +117,10 @@ impl SparseIndex {
 
     /// Notes a frame if the last row is `interval` bytes behind.
     pub(crate) fn note(&mut self, row: IndexRow, interval: u32) {
-        if self.last_position.is_none_or(|last| row.position >= last.saturating_add(interval)) {
+        if self
+            .last_position
+            .is_none_or(|last| row.position >= last.saturating_add(interval))
+        {
             self.last_position = Some(row.position);
             self.tail.push(row);
         }
@@ -137,12 +140,18 @@ impl SparseIndex {
 
     /// Rows that are not in the file and begin below `end`.
     pub(crate) fn unstored(&self, end: u32) -> Vec<IndexRow> {
-        self.tail.iter().copied().take_while(|row| row.position < end).collect()
+        self.tail
+            .iter()
+            .copied()
+            .take_while(|row| row.position < end)
+            .collect()
     }
 
     /// `count` more rows are in the file.
     pub(crate) fn set_stored(&mut self, stored: u32) {
-        let Some(count) = stored.checked_sub(self.stored) else { return };
+        let Some(count) = stored.checked_sub(self.stored) else {
+            return;
+        };
         let count = (count as usize).min(self.tail.len());
         if let Some(last) = count.checked_sub(1) {
             self.stored_last_position = Some(self.tail[last].position);
@@ -189,7 +198,8 @@ pub(crate) fn store_rows(
     }
     let file = disk.open(path, OpenMode::Create).during("open", path)?;
     let at = u64::from(first) * ROW_BYTES as u64;
-    file.write_at(at, &[IoSlice::new(&bytes)]).during("write", path)
+    file.write_at(at, &[IoSlice::new(&bytes)])
+        .during("write", path)
 }
 
 /// Reads the first `count` rows. `Ok(None)`: the file is missing, short or damaged, and has to
@@ -200,7 +210,9 @@ pub(crate) fn load_rows(
     salt: u64,
     count: u32,
 ) -> Result<Option<Vec<IndexRow>>, StorageError> {
-    let Ok(file) = disk.open(path, OpenMode::Existing) else { return Ok(None) };
+    let Ok(file) = disk.open(path, OpenMode::Existing) else {
+        return Ok(None);
+    };
     let mut bytes = vec![0; count as usize * ROW_BYTES];
     let got = file.read_at(0, &mut bytes).during("read", path)?;
     if got < bytes.len() {

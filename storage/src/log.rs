@@ -30,8 +30,8 @@ use crate::segment::SEGMENT_HEADER_BYTES;
 use crate::store::{Effect, StoreInner};
 use crate::turn::Action;
 
-pub use append::{AppendDone, DoneCallback};
 pub(crate) use append::AppendEffect;
+pub use append::{AppendDone, DoneCallback};
 pub(crate) use core::{Checkpoint, CheckpointDone, LogCore, LogShared, clamp};
 pub(crate) use saved::find_saved;
 
@@ -146,7 +146,9 @@ impl Log {
         let Ok(store) = self.store() else { return };
         let mut core = self.shared.core.borrow_mut();
         core.committed = core::clamp(Some(committed), core.last);
-        let Some(committed) = core.committed else { return };
+        let Some(committed) = core.committed else {
+            return;
+        };
         drop(core);
         store.submit_lazily(&self.shared, RecordBody::Committed(committed), committed);
     }
@@ -180,7 +182,9 @@ impl Log {
     /// The store, if this log may still be used.
     pub(crate) fn store(&self) -> Result<Rc<StoreInner>, StorageError> {
         if self.shared.removed.get() {
-            return Err(StorageError::Removed { group: self.shared.group });
+            return Err(StorageError::Removed {
+                group: self.shared.group,
+            });
         }
         if self.shared.lost.get() {
             return Err(StorageError::DiskFull);
@@ -229,5 +233,12 @@ impl Log {
 fn flags_operation(core: &mut LogCore) -> (Action, Effect) {
     core.barriers += 1;
     let (no_vote, damaged, damaged_from) = (core.no_vote, core.damaged, core.damaged_from);
-    (Action::Record(RecordBody::Flags { no_vote, damaged, damaged_from }), Effect::Flags)
+    (
+        Action::Record(RecordBody::Flags {
+            no_vote,
+            damaged,
+            damaged_from,
+        }),
+        Effect::Flags,
+    )
 }

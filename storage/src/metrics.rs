@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Upper bounds of the flush latency buckets, in microseconds; the last bucket has none.
-pub const FLUSH_BUCKET_MICROS: [u64; 12] =
-    [50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 102_400, 409_600];
+pub const FLUSH_BUCKET_MICROS: [u64; 12] = [
+    50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 102_400, 409_600,
+];
 
 /// How much room the disk has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -28,7 +28,9 @@ pub(crate) fn partition_dir(root: &Path, group: GroupId) -> PathBuf {
     if group == GroupId::CONTROLLER {
         return root.join("controller");
     }
-    root.join("partitions").join(group.topic.to_string()).join(group.partition.to_string())
+    root.join("partitions")
+        .join(group.topic.to_string())
+        .join(group.partition.to_string())
 }
 
 pub(crate) fn state_file(dir: &Path) -> PathBuf {
@@ -59,7 +61,9 @@ pub(crate) fn index_file(dir: &Path, base_offset: i64, id: u32) -> PathBuf {
 
 /// The number of a segment or index file's name.
 pub(crate) fn parse_segment(name: &str) -> Option<u32> {
-    let stem = name.strip_suffix(".log").or_else(|| name.strip_suffix(".index"))?;
+    let stem = name
+        .strip_suffix(".log")
+        .or_else(|| name.strip_suffix(".index"))?;
     let (_, id) = stem.split_once('-')?;
     id.parse().ok()
 }

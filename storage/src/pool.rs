@@ -1,5 +1,11 @@
 //! Threads for work that blocks, so that a shard never does.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "a queue that a few threads take from is the message channel itself"
+)]
+
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,6 +23,9 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) enum Pool {
     Threads(Sender<Job>),
     Inline,
+    /// Jobs that the store's loop does between turns, one at a time: as background work goes,
+    /// and the same on every run.
+    Deferred(Arc<Mutex<VecDeque<Job>>>),
 }
 
 impl Pool {
@@ -38,10 +47,55 @@ impl Pool {
         Ok(Pool::Threads(sender))
     }
 
+    /// A pool for background work.
+    pub(crate) fn background(
+        env: &Env,
+        mode: IoMode,
+        name: &str,
+        threads: usize,
+    ) -> Result<Pool, StorageError> {
+        match mode {
+            IoMode::Inline => Ok(Pool::Deferred(Arc::default())),
+            IoMode::Threads => Pool::new(env, mode, name, threads),
+        }
+    }
+
+    /// Does one deferred job, if there is any.
+    pub(crate) fn step(&self) -> bool {
+        let Pool::Deferred(jobs) = self else {
+            return false;
+        };
+        let job = jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front();
+        let found = job.is_some();
+        if let Some(job) = job {
+            job();
+        }
+        found
+    }
+
+    /// Whether deferred jobs wait.
+    pub(crate) fn has_jobs(&self) -> bool {
+        match self {
+            Pool::Deferred(jobs) => !jobs
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .is_empty(),
+            _ => false,
+        }
+    }
+
     /// Runs a job some time later, or now.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         match self {
             Pool::Inline => job(),
+            Pool::Deferred(jobs) => {
+                jobs.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push_back(Box::new(job));
+            }
             // The threads end only after every sender is gone.
             Pool::Threads(sender) => drop(sender.send(Box::new(job))),
         }
@@ -54,6 +108,11 @@ impl Pool {
     ) -> Result<T, StorageError> {
         match self {
             Pool::Inline => Ok(job()),
+            Pool::Deferred(_) => {
+                // In the order of submission, as one thread would.
+                while self.step() {}
+                Ok(job())
+            }
             Pool::Threads(_) => {
                 let (sender, receiver) = oneshot::channel();
                 self.run(move || drop(sender.send(job())));
@@ -66,7 +125,10 @@ impl Pool {
 fn serve(receiver: &Mutex<Receiver<Job>>) {
     loop {
         // One thread waits in `recv` and the others for the lock: the same to them.
-        let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = receiver
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv();
         match job {
             Ok(job) => job(),
             Err(_) => return,
@@ -82,6 +144,8 @@ pub(crate) fn spawn(
 ) -> Result<(), StorageError> {
     match env.spawn_thread(name, body) {
         Ok(_detached) => Ok(()),
-        Err(error) => Err(StorageError::Failed(format!("cannot start thread {name}: {error}").into())),
+        Err(error) => Err(StorageError::Failed(
+            format!("cannot start thread {name}: {error}").into(),
+        )),
     }
 }

@@ -48,10 +48,15 @@ pub struct RecoveryReport {
 /// The operating system's. Damage is no error: it ends in the report and in the flags.
 pub fn recover(disk: &Arc<dyn Disk>, root: &Path) -> Result<RecoveryReport, StorageError> {
     let disk = &**disk;
-    let groups: BTreeSet<GroupId> =
-        registered(disk, root).during("list", root)?.into_iter().collect();
-    let mut report =
-        RecoveryReport { partitions: groups.len(), clean: true, ..RecoveryReport::default() };
+    let groups: BTreeSet<GroupId> = registered(disk, root)
+        .during("list", root)?
+        .into_iter()
+        .collect();
+    let mut report = RecoveryReport {
+        partitions: groups.len(),
+        clean: true,
+        ..RecoveryReport::default()
+    };
     let mut replays: BTreeMap<GroupId, Option<Replay>> = BTreeMap::new();
     let mut journals = Vec::new();
     let mut damaged_journals: Vec<String> = Vec::new();
@@ -101,7 +106,14 @@ pub fn recover(disk: &Arc<dyn Disk>, root: &Path) -> Result<RecoveryReport, Stor
         journals.push(journal);
     }
     if !damaged_journals.is_empty() {
-        flag_all(disk, root, &groups, &sound_sessions, &damaged_journals.join("; "), &mut replays)?;
+        flag_all(
+            disk,
+            root,
+            &groups,
+            &sound_sessions,
+            &damaged_journals.join("; "),
+            &mut replays,
+        )?;
     }
     for (group, replay) in replays {
         let Some(replay) = replay else { continue };
@@ -117,8 +129,13 @@ pub fn recover(disk: &Arc<dyn Disk>, root: &Path) -> Result<RecoveryReport, Stor
     for journal in journals {
         journal.free_all(disk)?;
     }
-    tracing::info!(partitions = report.partitions, clean = report.clean,
-        entries = report.entries_replayed, damaged = report.damaged.len(), "storage recovered");
+    tracing::info!(
+        partitions = report.partitions,
+        clean = report.clean,
+        entries = report.entries_replayed,
+        damaged = report.damaged.len(),
+        "storage recovered"
+    );
     Ok(report)
 }
 

@@ -39,7 +39,9 @@ impl Registration {
     }
 
     fn decode(bytes: &[u8], group: GroupId) -> Result<Option<Registration>, Short> {
-        let Some((front, crc)) = bytes.split_last_chunk::<4>() else { return Ok(None) };
+        let Some((front, crc)) = bytes.split_last_chunk::<4>() else {
+            return Ok(None);
+        };
         if checksum(front) != u32::from_le_bytes(*crc) {
             return Ok(None);
         }
@@ -51,7 +53,11 @@ impl Registration {
             return Ok(None);
         }
         let replica = ReplicaId::new(fields.u64()?);
-        Ok(Some(Registration { group, replica, incarnation: fields.u64()? }))
+        Ok(Some(Registration {
+            group,
+            replica,
+            incarnation: fields.u64()?,
+        }))
     }
 
     /// Writes the registration; durable when it returns.
@@ -74,7 +80,10 @@ impl Registration {
         match read_file(disk, &path, FILE_BYTES_MAX) {
             Ok(bytes) => match Registration::decode(&bytes, group) {
                 Ok(Some(registration)) => Ok(Some(registration)),
-                _ => Err(StorageError::damaged(group, format!("{}: bad checksum", path.display()))),
+                _ => Err(StorageError::damaged(
+                    group,
+                    format!("{}: bad checksum", path.display()),
+                )),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StorageError::io("read", &path, &error)),
@@ -82,11 +91,7 @@ impl Registration {
     }
 
     /// Forgets one; durable when it returns.
-    pub(crate) fn remove(
-        disk: &dyn Disk,
-        root: &Path,
-        group: GroupId,
-    ) -> Result<(), StorageError> {
+    pub(crate) fn remove(disk: &dyn Disk, root: &Path, group: GroupId) -> Result<(), StorageError> {
         let path = paths::registration(root, group);
         match disk.remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -105,8 +110,10 @@ pub(crate) fn registered(disk: &dyn Disk, root: &Path) -> io::Result<Vec<GroupId
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         names => names?,
     };
-    let mut groups: Vec<GroupId> =
-        names.iter().filter_map(|name| paths::parse_registration(name)).collect();
+    let mut groups: Vec<GroupId> = names
+        .iter()
+        .filter_map(|name| paths::parse_registration(name))
+        .collect();
     groups.sort_unstable();
     Ok(groups)
 }

@@ -17,7 +17,11 @@ pub(crate) struct Reserve {
 impl Reserve {
     /// Writes the file unless it is there or the disk has no room for it.
     pub(crate) fn open(disk: &dyn Disk, dir: &Path, bytes: u64) -> Reserve {
-        let mut reserve = Reserve { path: dir.join("reserve"), bytes, held: false };
+        let mut reserve = Reserve {
+            path: dir.join("reserve"),
+            bytes,
+            held: false,
+        };
         reserve.refill(disk);
         reserve
     }

@@ -44,7 +44,10 @@ pub(crate) struct ScanError {
 
 impl From<StorageError> for ScanError {
     fn from(error: StorageError) -> Self {
-        ScanError { error, damaged_from: None }
+        ScanError {
+            error,
+            damaged_from: None,
+        }
     }
 }
 
@@ -89,9 +92,10 @@ fn walk(
     let mut expected: Option<LogIndex> =
         (span.from == SEGMENT_HEADER_BYTES).then_some(segment.identity.base_index);
     let file = segment.open(disk).map_err(|error| match error {
-        StorageError::Damaged { .. } => {
-            ScanError { error, damaged_from: Some(segment.identity.base_index) }
-        }
+        StorageError::Damaged { .. } => ScanError {
+            error,
+            damaged_from: Some(segment.identity.base_index),
+        },
         error => error.into(),
     })?;
     let mut window = Window {
@@ -118,9 +122,17 @@ fn walk(
             return Err(damage("it reaches beyond the end".to_owned(), expected));
         }
         if expected.is_some_and(|expected| expected != envelope.head.index) {
-            return Err(damage(format!("it holds entry {}", envelope.head.index), expected));
+            return Err(damage(
+                format!("it holds entry {}", envelope.head.index),
+                expected,
+            ));
         }
-        let mut frame = Frame { position, envelope, front: bytes, window: &mut window };
+        let mut frame = Frame {
+            position,
+            envelope,
+            front: bytes,
+            window: &mut window,
+        };
         if visit(&mut frame)?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
@@ -215,7 +227,10 @@ pub(crate) fn read_applied(
             }
             entries.push(if frame.envelope.head.kind == EntryKind::Batch {
                 let body = AppliedBody::Batch(frame.batch_header()?);
-                AppliedEntry { head: frame.envelope.head, body }
+                AppliedEntry {
+                    head: frame.envelope.head,
+                    body,
+                }
             } else {
                 AppliedEntry::of(&frame.entry()?)
             });
@@ -274,7 +289,12 @@ pub(crate) fn rebuild_index(
             .is_none_or(|last| position >= last.position.saturating_add(interval));
         if due {
             let (index, offset) = (head.index, head.base_offset);
-            rows.push(IndexRow { index, offset, max_timestamp_before, position });
+            rows.push(IndexRow {
+                index,
+                offset,
+                max_timestamp_before,
+                position,
+            });
         }
         max_timestamp_before = max_timestamp_before.max(max_timestamp);
         ControlFlow::Continue(())

@@ -60,7 +60,13 @@ pub(crate) struct SegmentFile {
 impl SegmentFile {
     pub(crate) fn new(group: GroupId, dir: &Path, identity: SegmentIdentity) -> SegmentFile {
         let path = paths::segment_file(dir, identity.base_offset.get(), identity.id);
-        SegmentFile { identity, group, path, file: OnceLock::new(), named: AtomicBool::new(false) }
+        SegmentFile {
+            identity,
+            group,
+            path,
+            file: OnceLock::new(),
+            named: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn header(&self) -> Vec<u8> {
@@ -79,9 +85,12 @@ impl SegmentFile {
 
     /// Creates the file with its header. Neither its bytes nor its name are durable yet.
     pub(crate) fn create(&self, disk: &dyn Disk) -> Result<&Arc<dyn DiskFile>, StorageError> {
-        let file = disk.open(&self.path, OpenMode::Create).during("create", &self.path)?;
+        let file = disk
+            .open(&self.path, OpenMode::Create)
+            .during("create", &self.path)?;
         let header = self.header();
-        file.write_at(0, &[IoSlice::new(&header)]).during("write", &self.path)?;
+        file.write_at(0, &[IoSlice::new(&header)])
+            .during("write", &self.path)?;
         Ok(self.file.get_or_init(|| file))
     }
 

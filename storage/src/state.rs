@@ -74,7 +74,10 @@ impl StateImage {
             group,
             replica,
             incarnation,
-            place: JournalPlace { session: 0, turn: 0 },
+            place: JournalPlace {
+                session: 0,
+                turn: 0,
+            },
             start: LogStart::ZERO,
             last: None,
             next_offset: Offset::ZERO,
@@ -90,7 +93,8 @@ impl StateImage {
     }
 
     pub(crate) fn next_index(&self) -> LogIndex {
-        self.last.map_or(self.start.index, |(_, index)| index.next())
+        self.last
+            .map_or(self.start.index, |(_, index)| index.next())
     }
 
     /// Empties the log, which then begins at `start`.
@@ -155,7 +159,9 @@ impl StateImage {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<StateImage>, Short> {
         let mut length = Decode::new(bytes.get(12..16).ok_or(Short)?);
         let bytes = bytes.get(..length.u32()? as usize).ok_or(Short)?;
-        let Some((front, crc)) = bytes.split_last_chunk::<4>() else { return Ok(None) };
+        let Some((front, crc)) = bytes.split_last_chunk::<4>() else {
+            return Ok(None);
+        };
         if checksum(front) != u32::from_le_bytes(*crc) {
             return Ok(None);
         }
@@ -171,7 +177,10 @@ impl StateImage {
         };
         let replica = ReplicaId::new(fields.u64()?);
         let incarnation = fields.u64()?;
-        let place = JournalPlace { session: fields.u64()?, turn: fields.u64()? };
+        let place = JournalPlace {
+            session: fields.u64()?,
+            turn: fields.u64()?,
+        };
         let start = decode_start(&mut fields)?;
         let last = decode_id(&mut fields)?;
         let next_offset = Offset::new(fields.i64()?);
@@ -188,7 +197,9 @@ impl StateImage {
                 first_offset: Offset::new(fields.i64()?),
             });
         }
-        let Some(epochs) = EpochTable::from_rows(starts) else { return Ok(None) };
+        let Some(epochs) = EpochTable::from_rows(starts) else {
+            return Ok(None);
+        };
         let mut segments: Vec<SegmentImage> = Vec::new();
         for _ in 0..fields.u32()? {
             let segment = SegmentImage {
@@ -262,7 +273,11 @@ impl StateImage {
     }
 }
 
-const NO_VOTE: Vote = Vote { term: Term::new(0), voted_for: None, committed: false };
+const NO_VOTE: Vote = Vote {
+    term: Term::new(0),
+    voted_for: None,
+    committed: false,
+};
 
 pub(crate) fn encode_id(id: Option<(Term, LogIndex)>, bytes: &mut Vec<u8>) {
     bytes.u8(u8::from(id.is_some()));

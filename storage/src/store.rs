@@ -113,7 +113,8 @@ pub(crate) struct CacheBudget {
 impl CacheBudget {
     pub(crate) fn note(&mut self, log: &LogShared, cached: &Cached) {
         self.used_bytes += cached.cost_bytes();
-        self.order.push_back((log.this.clone(), cached.entry.head.index));
+        self.order
+            .push_back((log.this.clone(), cached.entry.head.index));
     }
 
     /// `bytes` were dropped by a cut.
@@ -125,13 +126,19 @@ impl CacheBudget {
     /// stay: reads of them have no other place.
     fn evict(&mut self, budget_bytes: usize) {
         while self.used_bytes > budget_bytes {
-            let Some((log, index)) = self.order.front() else { return };
+            let Some((log, index)) = self.order.front() else {
+                return;
+            };
             if let Some(log) = log.upgrade() {
                 let mut core = log.core.borrow_mut();
                 if *index >= core.durable_next() {
                     return;
                 }
-                while core.cache.first_index().is_some_and(|first| first <= *index) {
+                while core
+                    .cache
+                    .first_index()
+                    .is_some_and(|first| first <= *index)
+                {
                     if let Some(evicted) = core.cache.pop_front() {
                         self.used_bytes = self.used_bytes.saturating_sub(evicted.cost_bytes());
                     }
@@ -149,7 +156,8 @@ impl CacheBudget {
             return;
         }
         self.order.retain(|(log, index)| {
-            log.upgrade().is_some_and(|log| log.core.borrow().cache.get(*index).is_some())
+            log.upgrade()
+                .is_some_and(|log| log.core.borrow().cache.get(*index).is_some())
         });
     }
 }
@@ -199,20 +207,13 @@ impl StoreInner {
     }
 
     /// Removes files that no durable state names any more, in the background.
-    pub(crate) fn remove_segments(
-        &self,
-        log: &LogShared,
-        dropped: Vec<crate::segment::Segment>,
-    ) {
+    pub(crate) fn remove_segments(&self, log: &LogShared, dropped: Vec<crate::segment::Segment>) {
         let paths: Vec<PathBuf> = dropped
             .iter()
             .flat_map(|segment| {
                 let identity = segment.file.identity;
-                let index = crate::paths::index_file(
-                    &log.dir,
-                    identity.base_offset.get(),
-                    identity.id,
-                );
+                let index =
+                    crate::paths::index_file(&log.dir, identity.base_offset.get(), identity.id);
                 [segment.file.path.clone(), index]
             })
             .collect();
@@ -224,5 +225,6 @@ impl StoreInner {
             }
             drop(dropped);
         });
+        self.wake.notify_one();
     }
 }

@@ -53,7 +53,9 @@ impl SavedTables {
 
     pub(crate) fn decode(bytes: Vec<u8>, group: GroupId) -> Result<Option<SavedTables>, Short> {
         let bytes = Bytes::from(bytes);
-        let Some((front, crc)) = bytes.split_last_chunk::<4>() else { return Ok(None) };
+        let Some((front, crc)) = bytes.split_last_chunk::<4>() else {
+            return Ok(None);
+        };
         if checksum(front) != u32::from_le_bytes(*crc) {
             return Ok(None);
         }
@@ -71,7 +73,12 @@ impl SavedTables {
         let tables = fields.u32()? as usize;
         let membership = bytes.slice_ref(fields.take(membership)?);
         let tables = bytes.slice_ref(fields.take(tables)?);
-        Ok(fields.rest().is_empty().then_some(SavedTables { at, offset, membership, tables }))
+        Ok(fields.rest().is_empty().then_some(SavedTables {
+            at,
+            offset,
+            membership,
+            tables,
+        }))
     }
 
     /// Writes the file; durable when it returns.
@@ -93,7 +100,10 @@ impl SavedTables {
         match read_file(disk, path, TABLES_BYTES_MAX + 4096) {
             Ok(bytes) => match SavedTables::decode(bytes, group) {
                 Ok(Some(tables)) => Ok(Some(tables)),
-                _ => Err(StorageError::damaged(group, format!("{}: bad checksum", path.display()))),
+                _ => Err(StorageError::damaged(
+                    group,
+                    format!("{}: bad checksum", path.display()),
+                )),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StorageError::io("read", path, &error)),

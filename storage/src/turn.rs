@@ -79,10 +79,14 @@ pub(crate) enum Input {
 
 /// What the shard is told, in order.
 pub(crate) enum Output {
-    Written { upto: u64 },
+    Written {
+        upto: u64,
+    },
     Durable(TurnReport),
     /// The journal is full: checkpoints are needed before the next turn.
-    Stalled { oldest_last_turn: Option<u64> },
+    Stalled {
+        oldest_last_turn: Option<u64>,
+    },
     Checkpointed {
         group: GroupId,
         incarnation: u64,
@@ -137,6 +141,7 @@ pub(crate) struct TurnWorker {
     pub refused: HashMap<GroupId, u32>,
     pub overcommit: bool,
     pub stalled: bool,
+    pub closing: bool,
     pub arena: Vec<u8>,
 }
 
@@ -167,7 +172,8 @@ impl TurnWorker {
             Input::Release(before) => {
                 for work in self.journal.release(before, false) {
                     let inbox = self.inbox.clone();
-                    self.keeper.run(move || drop(inbox.send(Input::Free(work()))));
+                    self.keeper
+                        .run(move || drop(inbox.send(Input::Free(work()))));
                 }
             }
             Input::Free(Ok(file)) => {
@@ -184,16 +190,18 @@ impl TurnWorker {
                 self.overcommit = true;
                 self.stalled = false;
             }
-            Input::Close => {
-                for work in self.journal.release(u64::MAX, true) {
-                    if let Err(error) = work() {
-                        self.fail(error);
-                        return false;
-                    }
+            Input::Close => self.closing = true,
+        }
+        // Files that are being freed elsewhere count as in use until they are.
+        if self.closing && self.journal.handed_out() == 0 {
+            for work in self.journal.release(u64::MAX, true) {
+                if let Err(error) = work() {
+                    self.fail(error);
+                    return false;
                 }
-                self.report(Output::Closed);
-                return false;
             }
+            self.report(Output::Closed);
+            return false;
         }
         true
     }
@@ -284,7 +292,8 @@ impl TurnWorker {
     pub(crate) fn prepare(&mut self) {
         if let Some(work) = self.journal.plan_file() {
             let inbox = self.inbox.clone();
-            self.keeper.run(move || drop(inbox.send(Input::Free(work()))));
+            self.keeper
+                .run(move || drop(inbox.send(Input::Free(work()))));
         }
     }
 
@@ -315,7 +324,9 @@ impl TurnWorker {
         let mut inline = HashMap::with_capacity(bytes_by_group.len());
         // In the order of the operations, so that a simulation repeats itself.
         for op in self.backlog.iter().take(count) {
-            let Some(bytes) = bytes_by_group.remove(&op.group) else { continue };
+            let Some(bytes) = bytes_by_group.remove(&op.group) else {
+                continue;
+            };
             let fits = bytes <= self.inline_bytes_max && inline_bytes + bytes <= inline_max;
             if fits {
                 inline_bytes += bytes;
@@ -372,7 +383,10 @@ impl TurnWorker {
         let mut referenced: Vec<Arc<SegmentFile>> = Vec::new();
         let mut refused_seqs = Vec::new();
         for (op, encoded) in ops.iter().zip(&encoded) {
-            if refused.get(&op.group).is_some_and(|attempt| op.attempt <= *attempt) {
+            if refused
+                .get(&op.group)
+                .is_some_and(|attempt| op.attempt <= *attempt)
+            {
                 refused_seqs.push(op.seq);
                 continue;
             }
@@ -409,10 +423,18 @@ impl TurnWorker {
                     for (entry, crc) in append.entries.iter().zip(&encoded.crcs) {
                         let length = entry.payload.size_bytes() as u32;
                         let max_timestamp = entry.payload.max_timestamp();
-                        EntryRef { crc: *crc, length, head: entry.head, max_timestamp }
-                            .encode(arena);
+                        EntryRef {
+                            crc: *crc,
+                            length,
+                            head: entry.head,
+                            max_timestamp,
+                        }
+                        .encode(arena);
                     }
-                    if !referenced.iter().any(|known| Arc::ptr_eq(known, &append.segment)) {
+                    if !referenced
+                        .iter()
+                        .any(|known| Arc::ptr_eq(known, &append.segment))
+                    {
                         referenced.push(append.segment.clone());
                     }
                     add(&self.counters.referenced_entries, u64::from(count));
@@ -429,9 +451,13 @@ impl TurnWorker {
         } else {
             let chunks = slices(pieces.iter(), arena);
             let env = &self.env;
-            let turn =
-                self.journal.write_turn(&chunks, body_bytes, records, || env.random_u64())?;
-            add(&self.counters.journal_bytes, page_up(body_bytes as u64 + 32));
+            let turn = self
+                .journal
+                .write_turn(&chunks, body_bytes, records, || env.random_u64())?;
+            add(
+                &self.counters.journal_bytes,
+                page_up(body_bytes as u64 + 32),
+            );
             Some(turn)
         };
         Ok(WrittenTurn {
@@ -479,7 +505,12 @@ impl TurnWorker {
                     }
                     last_run.insert(op.group, runs.len());
                     let (segment, position) = (&append.segment, append.position);
-                    runs.push(Run { segment, position, end, ops: vec![number] });
+                    runs.push(Run {
+                        segment,
+                        position,
+                        end,
+                        ops: vec![number],
+                    });
                 }
                 Action::Record(_) | Action::Barrier => {}
             }
@@ -489,7 +520,10 @@ impl TurnWorker {
             if self.is_refused(op) {
                 continue;
             }
-            let pieces = run.ops.iter().flat_map(|number| encoded[*number].pieces.iter());
+            let pieces = run
+                .ops
+                .iter()
+                .flat_map(|number| encoded[*number].pieces.iter());
             let chunks = slices(pieces, arena);
             let write = |disk: &dyn Disk| {
                 let file = run.segment.open(disk)?;
@@ -500,14 +534,19 @@ impl TurnWorker {
             if matches!(result, Err(StorageError::DiskFull)) && self.reserve.give_up(&*self.disk) {
                 result = write(&*self.disk);
             }
-            add(&self.counters.segment_bytes, u64::from(run.end - run.position));
+            add(
+                &self.counters.segment_bytes,
+                u64::from(run.end - run.position),
+            );
             self.refuse_if_full(op, result)?;
         }
         Ok(self.refused.clone())
     }
 
     fn is_refused(&self, op: &Op) -> bool {
-        self.refused.get(&op.group).is_some_and(|attempt| op.attempt <= *attempt)
+        self.refused
+            .get(&op.group)
+            .is_some_and(|attempt| op.attempt <= *attempt)
     }
 
     fn refuse_if_full(
@@ -533,7 +572,10 @@ impl TurnWorker {
             let (segment, disk, sender) = (segment.clone(), self.disk.clone(), sender.clone());
             self.flushers.run(move || {
                 let flush = || {
-                    segment.open(&*disk)?.flush().during("flush", &segment.path)?;
+                    segment
+                        .open(&*disk)?
+                        .flush()
+                        .during("flush", &segment.path)?;
                     segment.flush_name(&*disk)
                 };
                 sender.send(flush()).ok();
@@ -556,8 +598,13 @@ impl TurnWorker {
         }
         add(&self.counters.flushes, flushed as u64);
         add(&self.counters.turns, 1);
-        let micros = self.env.now().saturating_duration_since(started).as_micros();
-        self.counters.note_flush(u64::try_from(micros).unwrap_or(u64::MAX));
+        let micros = self
+            .env
+            .now()
+            .saturating_duration_since(started)
+            .as_micros();
+        self.counters
+            .note_flush(u64::try_from(micros).unwrap_or(u64::MAX));
         let files_used = self.journal.files_used();
         self.counters
             .journal_files
@@ -592,7 +639,10 @@ fn write_small(
 fn encode_ops<'a>(ops: &'a [Op], arena: &mut Vec<u8>) -> Vec<EncodedOp<'a>> {
     let mut encoded = Vec::with_capacity(ops.len());
     for op in ops {
-        let mut this = EncodedOp { pieces: Vec::new(), crcs: Vec::new() };
+        let mut this = EncodedOp {
+            pieces: Vec::new(),
+            crcs: Vec::new(),
+        };
         if let Action::Append(append) = &op.action {
             arena.reserve(append.entries.len() * frame::STAMP_BYTES_MAX);
             this.pieces.reserve(append.entries.len() * 2);
@@ -624,10 +674,7 @@ fn push<'a>(pieces: &mut Vec<Piece<'a>>, piece: Piece<'a>) {
     pieces.push(piece);
 }
 
-fn slices<'a>(
-    pieces: impl Iterator<Item = &'a Piece<'a>>,
-    arena: &'a [u8],
-) -> Vec<IoSlice<'a>> {
+fn slices<'a>(pieces: impl Iterator<Item = &'a Piece<'a>>, arena: &'a [u8]) -> Vec<IoSlice<'a>> {
     pieces
         .map(|piece| match piece {
             Piece::Arena(range) => IoSlice::new(&arena[range.clone()]),

@@ -21,8 +21,12 @@ async fn work(
     inline_bytes_max: usize,
 ) -> Vec<Subject> {
     let mut subjects = Vec::new();
-    let Ok(_) = recover(disk) else { return subjects };
-    let Ok(store) = open_store(disk, small_store(inline_bytes_max), env) else { return subjects };
+    let Ok(_) = recover(disk) else {
+        return subjects;
+    };
+    let Ok(store) = open_store(disk, small_store(inline_bytes_max), env) else {
+        return subjects;
+    };
     for number in 0..3 {
         match Subject::create(&store, number).await {
             Ok(subject) => subjects.push(subject),
@@ -37,7 +41,7 @@ async fn work(
             return subjects;
         }
     }
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         store.close().await.ok();
     }
     subjects
@@ -61,7 +65,11 @@ fn crash_at(step: u64, seed: u64, count: usize, inline_bytes_max: usize) -> bool
     });
     let reached = disk.crashed();
     // Half of the crashes take the process alone.
-    if step % 2 == 0 { disk.crash(seed ^ step) } else { disk.kill_process() }
+    if step.is_multiple_of(2) {
+        disk.crash(seed ^ step)
+    } else {
+        disk.kill_process()
+    }
     // Recovery is interrupted as well, at a step of its own, then runs through.
     disk.crash_at_step(disk.steps() + (step.wrapping_mul(7) ^ seed) % 40);
     let interrupted = recover(&disk).is_err();
@@ -79,21 +87,32 @@ fn crash_at(step: u64, seed: u64, count: usize, inline_bytes_max: usize) -> bool
             assert!(report.damaged.is_empty(), "{context}: {report:?}");
             let store = open_store(&disk, small_store(inline_bytes_max), &env).unwrap();
             for subject in subjects {
-                assert!(store.contains(subject.group), "{context}: a registered replica is gone");
+                assert!(
+                    store.contains(subject.group),
+                    "{context}: a registered replica is gone"
+                );
                 let log = store.open_log(subject.group, small_log()).unwrap();
                 let steps = subject.steps.take();
                 let durable = subject.durable_steps.get();
                 let model = check_survivor(&log, &steps, durable).await;
                 // It goes on from there.
                 subject.term.set(
-                    subject.term.get().max(model.last().map_or(0, |(term, _)| term.get())) + 1,
+                    subject
+                        .term
+                        .get()
+                        .max(model.last().map_or(0, |(term, _)| term.get()))
+                        + 1,
                 );
                 *subject.log.borrow_mut() = log.clone();
                 *subject.model.borrow_mut() = model.clone();
                 subject.steps.replace(Vec::new());
                 subject.durable_steps.set(0);
                 subject
-                    .perform(&Action::Append { count: 2, records: 1, bytes: 100 })
+                    .perform(&Action::Append {
+                        count: 2,
+                        records: 1,
+                        bytes: 100,
+                    })
                     .await
                     .unwrap();
                 subject.perform(&Action::Vote).await.unwrap();
@@ -111,10 +130,10 @@ fn crash_at(step: u64, seed: u64, count: usize, inline_bytes_max: usize) -> bool
             let report = recover(&disk).unwrap();
             assert!(report.damaged.is_empty(), "{context}: {report:?}");
             let store = open_store(&disk, small_store(inline_bytes_max), &env).unwrap();
-            for (group, expected) in continued.borrow().iter() {
-                let log = store.open_log(*group, small_log()).unwrap();
+            for (group, expected) in continued.take() {
+                let log = store.open_log(group, small_log()).unwrap();
                 let seen = support::observe(&log).await.unwrap();
-                assert_eq!(seen, *expected, "{context}: lost after recovery");
+                assert_eq!(seen, expected, "{context}: lost after recovery");
             }
         }
     });
@@ -126,7 +145,10 @@ fn crash_everywhere(seed: u64, count: usize, inline_bytes_max: usize) {
     while crash_at(step, seed, count, inline_bytes_max) {
         step += 1;
     }
-    assert!(step > 100, "the workload is too short to prove anything: {step} steps");
+    assert!(
+        step > 100,
+        "the workload is too short to prove anything: {step} steps"
+    );
 }
 
 #[test]

@@ -15,12 +15,19 @@ use support::{
     batch, group, observe, open_store, recover, saved, simulate, small_log, small_store,
 };
 
-const VOTE: Vote = Vote { term: Term::new(5), voted_for: Some(ReplicaId::new(2)), committed: true };
+const VOTE: Vote = Vote {
+    term: Term::new(5),
+    voted_for: Some(ReplicaId::new(2)),
+    committed: true,
+};
 
 async fn filled(disk: &SimDisk, env: &Env, count: u64) -> (Store, Log) {
     recover(disk).unwrap();
     let store = open_store(disk, small_store(1000), env).unwrap();
-    let log = store.create_log(group(0), ReplicaId::new(7), small_log()).await.unwrap();
+    let log = store
+        .create_log(group(0), ReplicaId::new(7), small_log())
+        .await
+        .unwrap();
     append(&log, count);
     log.save_vote(VOTE).await.unwrap();
     (store, log)
@@ -49,8 +56,12 @@ fn reopen(disk: &SimDisk, env: &Env) -> (Store, Log) {
 
 fn file(disk: &SimDisk, ending: &str) -> PathBuf {
     let files = disk.files();
-    let found = files.iter().find(|path| path.to_string_lossy().ends_with(ending));
-    found.unwrap_or_else(|| panic!("no file {ending} in {files:?}")).clone()
+    let found = files
+        .iter()
+        .find(|path| path.to_string_lossy().ends_with(ending));
+    found
+        .unwrap_or_else(|| panic!("no file {ending} in {files:?}"))
+        .clone()
 }
 
 fn check_flags(log: &Log) {
@@ -66,13 +77,20 @@ fn a_flipped_byte_in_a_segment_stops_the_replica_until_it_has_refetched() {
         let whole = observe(&log).await.unwrap();
         store.close().await.unwrap();
         // In the first segment, well within an entry.
-        disk.flip(&file(&disk, "-0.log"), 64 + 700 + 700 + 300, 0x10).unwrap();
+        disk.flip(&file(&disk, "-0.log"), 64 + 700 + 700 + 300, 0x10)
+            .unwrap();
 
         let (store, log) = reopen(&disk, &env);
         assert!(!log.state().no_vote, "nobody has read it yet");
-        let read = log.read(LogIndex::new(0), LogIndex::new(40), usize::MAX).await.unwrap();
+        let read = log
+            .read(LogIndex::new(0), LogIndex::new(40), usize::MAX)
+            .await
+            .unwrap();
         assert!(read.len() < 4, "read over the damage");
-        let error = log.read(LogIndex::new(2), LogIndex::new(40), usize::MAX).await.unwrap_err();
+        let error = log
+            .read(LogIndex::new(2), LogIndex::new(40), usize::MAX)
+            .await
+            .unwrap_err();
         assert!(matches!(error, StorageError::Damaged { .. }), "{error}");
         check_flags(&log);
         log.flush().await.unwrap();
@@ -83,7 +101,10 @@ fn a_flipped_byte_in_a_segment_stops_the_replica_until_it_has_refetched() {
         let (store, log) = reopen(&disk, &env);
         check_flags(&log);
         let seen = observe(&log).await.unwrap();
-        assert!(!seen.entries.is_empty() && seen.entries.len() < 4, "{seen:?}");
+        assert!(
+            !seen.entries.is_empty() && seen.entries.len() < 4,
+            "{seen:?}"
+        );
         assert_eq!(seen.entries, whole.entries[..seen.entries.len()]);
         assert_eq!(log.state().vote, Some(VOTE));
 
@@ -110,7 +131,9 @@ fn damage_found_while_running_is_cut_when_the_log_is_opened_again() {
     simulate(2, |env| async move {
         let (store, log) = filled(&disk, &env, 40).await;
         disk.flip(&file(&disk, "-0.log"), 64 + 30, 0x01).unwrap();
-        log.read(LogIndex::new(0), LogIndex::new(9), 10).await.unwrap_err();
+        log.read(LogIndex::new(0), LogIndex::new(9), 10)
+            .await
+            .unwrap_err();
         check_flags(&log);
         let log = store.open_log(group(0), small_log()).unwrap();
         check_flags(&log);
@@ -132,9 +155,16 @@ fn a_damaged_index_is_rebuilt() {
         disk.flip(&file(&disk, "-0.index"), 5, 0xff).unwrap();
         let (_store, log) = reopen(&disk, &env);
         assert_eq!(observe(&log).await.unwrap(), whole);
-        let found = log.read_offsets(Offset::new(11), Offset::new(80), 1).await.unwrap();
+        let found = log
+            .read_offsets(Offset::new(11), Offset::new(80), 1)
+            .await
+            .unwrap();
         assert_eq!(found[0].header().base_offset, Offset::new(10));
-        let found = log.find_timestamp(7, Offset::new(80)).await.unwrap().unwrap();
+        let found = log
+            .find_timestamp(7, Offset::new(80))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(found.header().base_offset, Offset::new(14));
         assert!(!log.state().damaged);
     });
@@ -145,15 +175,22 @@ fn a_damaged_journal_flags_every_partition_of_the_shard() {
     let disk = SimDisk::new();
     simulate(4, |env| async move {
         let (store, log) = filled(&disk, &env, 3).await;
-        let other = store.create_log(group(1), ReplicaId::new(8), small_log()).await.unwrap();
+        let other = store
+            .create_log(group(1), ReplicaId::new(8), small_log())
+            .await
+            .unwrap();
         for term in 1..6 {
-            let vote = Vote { term: Term::new(term), ..VOTE };
+            let vote = Vote {
+                term: Term::new(term),
+                ..VOTE
+            };
             other.save_vote(vote).await.unwrap();
         }
         drop((store, log, other));
         disk.kill_process();
         // A turn in the middle: whole ones follow it.
-        disk.flip(&file(&disk, "0000.journal"), 4096 * 3 + 40, 0x04).unwrap();
+        disk.flip(&file(&disk, "0000.journal"), 4096 * 3 + 40, 0x04)
+            .unwrap();
         let report = recover(&disk).unwrap();
         assert_eq!(report.damaged.len(), 2, "{report:?}");
         let store = open_store(&disk, small_store(1000), &env).unwrap();
@@ -168,7 +205,10 @@ fn a_damaged_last_turn_is_a_torn_tail() {
     let disk = SimDisk::new();
     simulate(5, |env| async move {
         let (store, log) = filled(&disk, &env, 1).await;
-        let later = Vote { term: Term::new(6), ..VOTE };
+        let later = Vote {
+            term: Term::new(6),
+            ..VOTE
+        };
         log.save_vote(later).await.unwrap();
         drop((store, log));
         disk.kill_process();
@@ -195,8 +235,11 @@ fn a_damaged_snapshot_empties_and_flags() {
         let (store, log) = filled(&disk, &env, 20).await;
         let at = (Term::new(5), LogIndex::new(9));
         log.save_snapshot(saved(at, Offset::new(20))).await.unwrap();
-        let start =
-            LogStart { index: LogIndex::new(10), offset: Offset::new(20), prev: Some(at) };
+        let start = LogStart {
+            index: LogIndex::new(10),
+            offset: Offset::new(20),
+            prev: Some(at),
+        };
         log.set_log_start(start).await.unwrap();
         store.close().await.unwrap();
         disk.flip(&file(&disk, "snapshot"), 30, 0x01).unwrap();
@@ -204,7 +247,11 @@ fn a_damaged_snapshot_empties_and_flags() {
         check_flags(&log);
         assert_eq!(log.state().log_start, LogStart::ZERO);
         assert_eq!(log.state().last, None);
-        assert_eq!(log.state().vote, Some(VOTE), "the vote is not in the snapshot");
+        assert_eq!(
+            log.state().vote,
+            Some(VOTE),
+            "the vote is not in the snapshot"
+        );
     });
 }
 
@@ -227,7 +274,9 @@ fn a_replica_without_its_state_is_damaged_and_not_new() {
             assert_eq!(log.replica(), ReplicaId::new(7));
             assert_eq!(log.state().last, None);
             assert!(matches!(
-                store.create_log(group(0), ReplicaId::new(9), small_log()).await,
+                store
+                    .create_log(group(0), ReplicaId::new(9), small_log())
+                    .await,
                 Err(StorageError::AlreadyExists { .. })
             ));
             // Usable again: it refetches from the leader's log.
@@ -269,13 +318,18 @@ fn damaged_tables_are_passed_over() {
             let at = (Term::new(5), LogIndex::new(index));
             let tables = Bytes::from(format!("tables {index}"));
             let offset = Offset::new(2 * index as i64 + 2);
-            log.save_tables(at, offset, Bytes::new(), tables).await.unwrap();
+            log.save_tables(at, offset, Bytes::new(), tables)
+                .await
+                .unwrap();
         }
         assert_eq!(log.tables().unwrap().at.1, LogIndex::new(6));
         store.close().await.unwrap();
         disk.flip(&file(&disk, "6.tables"), 60, 0x80).unwrap();
         let (_store, log) = reopen(&disk, &env);
-        assert_eq!(log.tables().unwrap().tables, Bytes::from_static(b"tables 3"));
+        assert_eq!(
+            log.tables().unwrap().tables,
+            Bytes::from_static(b"tables 3")
+        );
         assert!(!log.state().no_vote);
     });
 }

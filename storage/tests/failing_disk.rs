@@ -17,7 +17,12 @@ fn entry(log: &Log, bytes: usize) -> Vec<NewEntry> {
     let index = log.state().last.map_or(0, |(_, index)| index.get() + 1);
     let payload = Payload::Batch(batch(1, bytes, 0, index as u8));
     let (term, index) = (Term::new(1), LogIndex::new(index));
-    vec![NewEntry { term, index, base_offset: None, payload }]
+    vec![NewEntry {
+        term,
+        index,
+        base_offset: None,
+        payload,
+    }]
 }
 
 async fn store_and_logs(disk: &SimDisk, env: &Env, config: StoreConfig) -> (Store, Vec<Log>) {
@@ -25,7 +30,9 @@ async fn store_and_logs(disk: &SimDisk, env: &Env, config: StoreConfig) -> (Stor
     let store = open_store(disk, config, env).unwrap();
     let mut logs = Vec::new();
     for number in 0..2 {
-        let log = store.create_log(group(number), ReplicaId::new(1), small_log()).await;
+        let log = store
+            .create_log(group(number), ReplicaId::new(1), small_log())
+            .await;
         logs.push(log.unwrap());
     }
     (store, logs)
@@ -36,7 +43,9 @@ fn check_failed_flush(path_part: &'static str, inline_bytes_max: usize) {
     let disk = SimDisk::new();
     simulate(1, |env| async move {
         let (store, logs) = store_and_logs(&disk, &env, small_store(inline_bytes_max)).await;
-        logs[0].append(entry(&logs[0], 100), AppendDone::default()).unwrap();
+        logs[0]
+            .append(entry(&logs[0], 100), AppendDone::default())
+            .unwrap();
         logs[0].flush().await.unwrap();
 
         disk.fail_flush(path_part, 0);
@@ -48,8 +57,15 @@ fn check_failed_flush(path_part: &'static str, inline_bytes_max: usize) {
                 log.append(entry(log, 100), done).unwrap();
             }
         }
-        let vote = Vote { term: Term::new(2), voted_for: None, committed: false };
-        assert!(matches!(logs[1].save_vote(vote).await, Err(StorageError::Failed(_))));
+        let vote = Vote {
+            term: Term::new(2),
+            voted_for: None,
+            committed: false,
+        };
+        assert!(matches!(
+            logs[1].save_vote(vote).await,
+            Err(StorageError::Failed(_))
+        ));
         assert_eq!(outcomes.borrow().len(), 6);
         assert!(outcomes.borrow().iter().all(Result::is_err));
         assert!(store.failed().is_some());
@@ -78,7 +94,9 @@ fn reopen(disk: &SimDisk, env: &Env) -> (Store, Vec<Log>) {
     let report = recover(disk).unwrap();
     assert!(report.damaged.is_empty(), "{report:?}");
     let store = open_store(disk, small_store(1000), env).unwrap();
-    let logs = (0..2).map(|number| store.open_log(group(number), small_log()).unwrap()).collect();
+    let logs = (0..2)
+        .map(|number| store.open_log(group(number), small_log()).unwrap())
+        .collect();
     (store, logs)
 }
 
@@ -128,9 +146,15 @@ fn a_full_disk_refuses_the_partition_and_takes_votes_and_recovers() {
                 ..small_store(inline_bytes_max)
             };
             let (store, logs) = store_and_logs(&disk, &env, config).await;
-            logs[0].append(entry(&logs[0], 1000), AppendDone::default()).unwrap();
+            logs[0]
+                .append(entry(&logs[0], 1000), AppendDone::default())
+                .unwrap();
             logs[0].flush().await.unwrap();
-            let used = disk.files().iter().map(|path| disk.bytes(path).unwrap().len()).sum::<usize>();
+            let used = disk
+                .files()
+                .iter()
+                .map(|path| disk.bytes(path).unwrap().len())
+                .sum::<usize>();
             disk.set_capacity(used as u64 + 3000);
 
             let mut durable = 1;
@@ -151,8 +175,11 @@ fn a_full_disk_refuses_the_partition_and_takes_votes_and_recovers() {
 
             // Votes of both partitions go on, and what was durable reads back.
             for term in 2..20 {
-                let vote =
-                    Vote { term: Term::new(term), voted_for: None, committed: false };
+                let vote = Vote {
+                    term: Term::new(term),
+                    voted_for: None,
+                    committed: false,
+                };
                 for log in &logs {
                     log.save_vote(vote).await.unwrap();
                 }
@@ -162,7 +189,8 @@ fn a_full_disk_refuses_the_partition_and_takes_votes_and_recovers() {
             // Space comes back: no restart.
             disk.set_capacity(u64::MAX);
             for log in &logs {
-                log.append(entry_in(log, 19, 1000), AppendDone::default()).unwrap();
+                log.append(entry_in(log, 19, 1000), AppendDone::default())
+                    .unwrap();
                 log.flush().await.unwrap();
             }
             assert_eq!(observe(&logs[0]).await.unwrap().entries.len(), durable + 1);

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use corduroy_env::Env;
 use corduroy_record::{LogIndex, Offset, ReplicaId, Term};
 use corduroy_storage::{
-    AppendDone, Disk, IoMode, Log, LogConfig, NewEntry, Payload, RealDisk, Store, StoreConfig,
-    Vote,
+    AppendDone, Disk, IoMode, Log, LogConfig, NewEntry, Payload, RealDisk, Store, StoreConfig, Vote,
 };
 use support::{batch, group};
 
@@ -29,11 +28,17 @@ fn config(root: &Path) -> StoreConfig {
 }
 
 fn log_config() -> LogConfig {
-    LogConfig { segment_bytes: 64 << 10, ..LogConfig::default() }
+    LogConfig {
+        segment_bytes: 64 << 10,
+        ..LogConfig::default()
+    }
 }
 
 fn on_shard<F: Future<Output = ()>>(run: impl FnOnce(Env) -> F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, run(Env::real()));
 }
 
@@ -48,8 +53,12 @@ fn open(root: &Path, env: &Env) -> Store {
 fn append(log: &Log, bytes: usize, done: AppendDone) {
     let index = log.state().last.map_or(0, |(_, index)| index.get() + 1);
     let payload = Payload::Batch(batch(1, bytes, index as i64, index as u8));
-    let entry =
-        NewEntry { term: Term::new(1), index: LogIndex::new(index), base_offset: None, payload };
+    let entry = NewEntry {
+        term: Term::new(1),
+        index: LogIndex::new(index),
+        base_offset: None,
+        payload,
+    };
     log.append(vec![entry], done).unwrap();
 }
 
@@ -61,7 +70,9 @@ fn many_partitions_share_turns_and_callbacks_keep_their_order() {
         let store = open(&root, &env);
         let mut logs = Vec::new();
         for number in 0..16 {
-            let log = store.create_log(group(number), ReplicaId::new(1), log_config()).await;
+            let log = store
+                .create_log(group(number), ReplicaId::new(1), log_config())
+                .await;
             logs.push(log.unwrap());
         }
         let finished: Rc<RefCell<Vec<(u32, u32)>>> = Rc::default();
@@ -81,22 +92,33 @@ fn many_partitions_share_turns_and_callbacks_keep_their_order() {
                     })),
                 };
                 // Small and large ones: inline and by reference in the same turns.
-                append(log, if number % 4 == 0 { 40_000 } else { 300 }, done);
+                append(log, if number.is_multiple_of(4) { 40_000 } else { 300 }, done);
             }
             tokio::task::yield_now().await;
         }
         logs[15].flush().await.unwrap();
-        let finished = finished.borrow();
+        let finished = finished.take();
         assert_eq!(finished.len(), 800);
         assert!(finished.is_sorted(), "callbacks fired out of order");
         assert_eq!(written.get(), 800);
         let metrics = store.metrics();
-        assert!(metrics.inline_entries > 0 && metrics.referenced_entries > 0, "{metrics:?}");
-        assert!(metrics.turns < 400, "{} turns for 800 appends", metrics.turns);
+        assert!(
+            metrics.inline_entries > 0 && metrics.referenced_entries > 0,
+            "{metrics:?}"
+        );
+        assert!(
+            metrics.turns < 400,
+            "{} turns for 800 appends",
+            metrics.turns
+        );
         for log in &logs {
             let mut next = Offset::ZERO;
             while next < Offset::new(50) {
-                for found in log.read_offsets(next, Offset::new(50), usize::MAX).await.unwrap() {
+                for found in log
+                    .read_offsets(next, Offset::new(50), usize::MAX)
+                    .await
+                    .unwrap()
+                {
                     assert_eq!(found.header().base_offset, next);
                     next = found.header().next_offset();
                 }
@@ -110,7 +132,11 @@ fn many_partitions_share_turns_and_callbacks_keep_their_order() {
 fn what_was_durable_is_there_after_the_process_died() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().to_owned();
-    let vote = Vote { term: Term::new(9), voted_for: Some(ReplicaId::new(3)), committed: true };
+    let vote = Vote {
+        term: Term::new(9),
+        voted_for: Some(ReplicaId::new(3)),
+        committed: true,
+    };
     on_shard(|env| {
         let root = root.clone();
         async move {
@@ -142,7 +168,9 @@ fn what_was_durable_is_there_after_the_process_died() {
             while next < end {
                 for entry in log.read(next, end, 10_000).await.unwrap() {
                     assert_eq!(entry.head.index, next);
-                    let Payload::Batch(found) = entry.payload else { panic!("not a batch") };
+                    let Payload::Batch(found) = entry.payload else {
+                        panic!("not a batch")
+                    };
                     found.check_crc().unwrap();
                     next = next.next();
                 }
@@ -161,19 +189,30 @@ fn a_removed_replica_leaves_nothing_and_its_name_can_be_used_again() {
     on_shard(|env| async move {
         let store = open(&root, &env);
         for round in 1..20 {
-            let log =
-                store.create_log(group(0), ReplicaId::new(round), log_config()).await.unwrap();
+            let log = store
+                .create_log(group(0), ReplicaId::new(round), log_config())
+                .await
+                .unwrap();
             assert!(log.state().last.is_none(), "old data in round {round}");
             for _ in 0..round {
                 append(&log, 1000, AppendDone::default());
             }
             store.remove_log(group(0)).await.unwrap();
-            assert!(log.save_vote(Vote { term: Term::new(1), voted_for: None, committed: false })
+            assert!(
+                log.save_vote(Vote {
+                    term: Term::new(1),
+                    voted_for: None,
+                    committed: false
+                })
                 .await
-                .is_err());
+                .is_err()
+            );
             assert!(!store.contains(group(0)));
         }
-        let log = store.create_log(group(0), ReplicaId::new(99), log_config()).await.unwrap();
+        let log = store
+            .create_log(group(0), ReplicaId::new(99), log_config())
+            .await
+            .unwrap();
         append(&log, 10, AppendDone::default());
         log.flush().await.unwrap();
         drop(store);

@@ -6,17 +6,39 @@
     reason = "tests drive real processes with real time"
 )]
 
+pub mod traffic;
+pub mod wire;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The binary under test.
-pub const CORDUROY: &str = env!("CARGO_BIN_EXE_corduroy");
+use wire::{PartitionMetadata, Wire};
+
+/// The binary under test; `CORDUROY_BINARY` names another build of it.
+pub fn corduroy() -> PathBuf {
+    match std::env::var_os("CORDUROY_BINARY") {
+        Some(path) => PathBuf::from(path),
+        None => PathBuf::from(env!("CARGO_BIN_EXE_corduroy")),
+    }
+}
 
 /// How long anything that must happen may take on a loaded machine before the test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long one node may take to answer a question before the next one is asked.
+const ASK_WAIT: Duration = Duration::from_secs(2);
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Held by each test that starts a cluster: clusters of one test binary run one after another.
+pub fn alone() -> MutexGuard<'static, ()> {
+    // A test that failed before us left nothing behind that matters.
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Free loopback ports, all different.
 pub fn free_ports(count: usize) -> Vec<u16> {
@@ -51,6 +73,7 @@ pub struct Node {
     extra: Vec<String>,
     log: PathBuf,
     child: Option<Child>,
+    stopped: bool,
 }
 
 impl Node {
@@ -62,7 +85,7 @@ impl Node {
             .append(true)
             .open(&self.log)
             .expect("a log file");
-        let mut command = Command::new(CORDUROY);
+        let mut command = Command::new(corduroy());
         command
             .arg("start")
             .args(["--node-id", &self.id.to_string()])
@@ -83,6 +106,35 @@ impl Node {
             .spawn()
             .expect("the binary starts");
         self.child = Some(child);
+        self.stopped = false;
+    }
+
+    /// What this node says of a partition; `None` if it does not answer or knows no such topic.
+    pub fn partition(&self, topic: &str, partition: usize) -> Option<PartitionMetadata> {
+        let mut wire = Wire::try_connect(self.kafka, ASK_WAIT).ok()?;
+        let (_, _, partitions) = wire.metadata(topic).ok()?;
+        partitions.into_iter().nth(partition)
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&mut self) {
+        self.signal("STOP");
+        self.stopped = true;
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self) {
+        self.signal("CONT");
+        self.stopped = false;
+    }
+
+    /// Waits until it answers clients.
+    pub fn wait_ready(&self) {
+        wait_until(&format!("node {} answers", self.id), || {
+            Wire::try_connect(self.kafka, ASK_WAIT)
+                .and_then(|mut wire| wire.metadata("any"))
+                .is_ok()
+        });
     }
 
     /// Its process id.
@@ -179,6 +231,7 @@ impl Cluster {
                 extra: extra.iter().map(ToString::to_string).collect(),
                 log: root.path().join(format!("node-{}.log", i + 1)),
                 child: None,
+                stopped: false,
             })
             .collect();
         Cluster { nodes, root }
@@ -213,6 +266,58 @@ impl Cluster {
         );
     }
 
+    /// What the nodes that run say of a partition, the newest; `None` while none knows the topic.
+    pub fn partition(&self, topic: &str, partition: usize) -> Option<PartitionMetadata> {
+        self.nodes
+            .iter()
+            .filter(|node| node.is_running() && !node.stopped)
+            .filter_map(|node| node.partition(topic, partition))
+            .max_by_key(|found| (found.leader >= 0, found.epoch))
+    }
+
+    /// Waits until a running node leads a partition and says so itself; returns its id.
+    pub fn leader(&self, topic: &str, partition: usize) -> i32 {
+        let mut leader = -1;
+        wait_until(&format!("{topic}/{partition} has a living leader"), || {
+            let Some(found) = self.partition(topic, partition) else { return false };
+            let Ok(index) = usize::try_from(found.leader - 1) else { return false };
+            let node = &self.nodes[index];
+            leader = found.leader;
+            node.is_running()
+                && !node.stopped
+                && node.partition(topic, partition).is_some_and(|own| own.leader == leader)
+        });
+        leader
+    }
+
+    /// Waits until `count` replicas of a partition are in sync.
+    pub fn wait_in_sync(&self, topic: &str, partition: usize, count: usize) {
+        wait_until(&format!("{count} replicas of {topic}/{partition} are in sync"), || {
+            self.partition(topic, partition)
+                .is_some_and(|found| found.leader >= 0 && found.isr.len() == count)
+        });
+    }
+
+    /// A raw connection to a node.
+    pub fn wire(&self, id: i32) -> Wire {
+        Wire::connect(self.nodes[usize::try_from(id - 1).expect("an id from 1")].kafka)
+    }
+
+    /// Creates a topic and waits until all its replicas are in sync.
+    pub fn create_topic(&self, topic: &str, partitions: usize, configs: &[&str]) {
+        let count = partitions.to_string();
+        let replicas = self.nodes.len().min(3);
+        let replication = replicas.to_string();
+        let mut args = vec!["topic", "create", topic, "-p", &count, "-r", &replication];
+        for config in configs {
+            args.extend(["-c", config]);
+        }
+        self.must(&args);
+        for partition in 0..partitions {
+            self.wait_in_sync(topic, partition, replicas);
+        }
+    }
+
     /// Runs `corduroy ARGS --brokers …` to its end.
     pub fn run(&self, args: &[&str]) -> Output {
         self.run_with_input(args, b"")
@@ -220,7 +325,7 @@ impl Cluster {
 
     /// [`Cluster::run`] with something on standard input.
     pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Output {
-        let mut child = Command::new(CORDUROY)
+        let mut child = Command::new(corduroy())
             .args(args)
             .args(["--brokers", &self.bootstrap()])
             .stdin(Stdio::piped())

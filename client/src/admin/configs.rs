@@ -36,6 +36,14 @@ impl ConfigResource {
             ConfigResource::Cluster => (BROKER, StrBytes::from_static_str("")),
         }
     }
+
+    /// A broker knows and changes its own configuration only.
+    fn target(&self, others: Target) -> Target {
+        match self {
+            ConfigResource::Broker(id) => Target::Node(*id),
+            ConfigResource::Topic(_) | ConfigResource::Cluster => others,
+        }
+    }
 }
 
 /// Where a value comes from.
@@ -100,7 +108,8 @@ impl Admin {
         let (kind, name) = resource.wire();
         let answer =
             self.client
-                .ask_any(
+                .ask(
+                    resource.target(Target::Any),
                     deadline,
                     |version| {
                         let wanted = DescribeConfigsResource::default()
@@ -205,7 +214,7 @@ impl AlterConfigs {
         let answer =
             self.client
                 .ask(
-                    Target::Controller,
+                    self.resource.target(Target::Controller),
                     deadline,
                     |_version| {
                         let resource = AlterConfigsResource::default()

@@ -23,6 +23,7 @@ use super::queue::{Idle, LeaderSeen, Room};
 use super::request::{Addressed, Head, encode};
 use super::seal::{Identity, Stamp, stamp};
 use super::verdict::{Answer, Pause};
+use crate::client::ClientShared;
 use crate::config::Acks;
 use crate::error::{Error, ErrorKind};
 use crate::metadata::{Asker, BrokerInfo, ClusterImage, LeaderHint};
@@ -205,9 +206,11 @@ impl Sender {
     }
 
     fn keep_wanted(&mut self, topic: &Arc<str>, now: Instant) {
+        let ClientShared { net, metadata, .. } = &*self.shared.client;
+        let every = KEEP_WANTED_EVERY.min(net.settings.metadata_max_idle / 2);
         let known = self.wanted_at.get(topic);
-        if known.is_none_or(|at| now >= *at + KEEP_WANTED_EVERY) {
-            self.shared.client.metadata.want(topic, Asker::Producer);
+        if known.is_none_or(|at| now >= *at + every) {
+            metadata.want(topic, Asker::Producer);
             self.wanted_at.insert(topic.clone(), now);
         }
     }

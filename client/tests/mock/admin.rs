@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use corduroy_client::{Client, ErrorCode, ErrorKind, Isolation, OffsetSpec, Record};
+use corduroy_client::{
+    Client, ConfigResource, ConfigSource, ErrorCode, ErrorKind, Isolation, OffsetSpec, Record,
+};
 
 use crate::broker::Cluster;
 use crate::{connect, quick};
@@ -73,6 +75,58 @@ async fn a_moved_controller_is_found() {
             .collect::<Vec<_>>(),
         [1, 2, 3]
     );
+}
+
+#[tokio::test]
+async fn configurations_are_changed_and_described_and_topics_grow() {
+    let cluster = Cluster::start(1).await;
+    cluster.create("t", 2, 1);
+    let client = connect(&cluster).await;
+    let admin = client.admin();
+    for resource in [
+        ConfigResource::Topic("t".to_owned()),
+        ConfigResource::Broker(1),
+        ConfigResource::Cluster,
+    ] {
+        let change = admin.alter_configs(resource.clone());
+        change
+            .set("retention.ms", "5")
+            .set("segment.bytes", "6")
+            .await
+            .expect("changed");
+        admin
+            .alter_configs(resource.clone())
+            .delete("segment.bytes")
+            .await
+            .expect("changed");
+        let entries = admin.describe_configs(&resource).await.expect("described");
+        let found: Vec<(&str, Option<&str>)> = entries
+            .iter()
+            .map(|entry| (entry.name.as_str(), entry.value.as_deref()))
+            .collect();
+        assert_eq!(found, [("retention.ms", Some("5"))]);
+        assert_eq!(entries[0].source, ConfigSource::Topic);
+    }
+    let producer = client.producer().build();
+    producer
+        .send(Record::to("t").partition(1).value("x"))
+        .await
+        .expect("written");
+    admin.create_partitions("t", 5).await.expect("grown");
+    assert_eq!(
+        admin
+            .describe_topic("t")
+            .await
+            .expect("described")
+            .partitions
+            .len(),
+        5
+    );
+    // The producer learns of it when a record asks for it.
+    producer
+        .send(Record::to("t").partition(4).value("x"))
+        .await
+        .expect("written");
 }
 
 #[tokio::test]

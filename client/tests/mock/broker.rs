@@ -11,9 +11,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use corduroy_env::{Env, Stream};
 use corduroy_protocol::messages::api_versions_response::ApiVersion;
+use corduroy_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
 use corduroy_protocol::messages::create_topics_response::CreatableTopicResult;
 use corduroy_protocol::messages::delete_topics_response::DeletableTopicResult;
 use corduroy_protocol::messages::describe_cluster_response::DescribeClusterBroker;
+use corduroy_protocol::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult,
+};
+use corduroy_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use corduroy_protocol::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
 };
@@ -24,8 +29,9 @@ use corduroy_protocol::messages::produce_response::{
     LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, TopicProduceResponse,
 };
 use corduroy_protocol::messages::{
-    ApiVersionsResponse, BrokerId, CreateTopicsResponse, DeleteTopicsResponse,
-    DescribeClusterResponse, FetchRequest, InitProducerIdResponse, ListOffsetsRequest,
+    ApiVersionsResponse, BrokerId, CreatePartitionsResponse, CreateTopicsResponse,
+    DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse, FetchRequest,
+    IncrementalAlterConfigsResponse, InitProducerIdResponse, ListOffsetsRequest,
     ListOffsetsResponse, MetadataRequest, MetadataResponse, ProduceRequest, ProduceResponse,
     ProducerId, TopicName,
 };
@@ -33,9 +39,11 @@ use corduroy_protocol::{
     ErrorCode, FetchPartitionData, FetchResponseData, FetchTopicData, Request, RequestHeader,
     Response, SERVED, StrBytes, decode_request, encode_fetch_response, encode_response,
 };
-use corduroy_record::{Batch, LeaderEpoch, Offset, ValidateRules, parse_single, sequence_after};
+use corduroy_record::{Batch, ValidateRules, parse_single};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
+
+use crate::partition::Partition;
 
 /// What to do with a Produce request.
 #[derive(Clone, Debug)]
@@ -68,23 +76,6 @@ pub struct Seen {
 }
 
 #[derive(Default)]
-struct Partition {
-    leader: i32,
-    epoch: i32,
-    log: Vec<Batch>,
-    log_start: i64,
-    next_offset: i64,
-    producers: HashMap<i64, ProducerState>,
-}
-
-#[derive(Default)]
-struct ProducerState {
-    epoch: i16,
-    /// (first sequence, last sequence, base offset), the newest last.
-    window: VecDeque<(i32, i32, i64)>,
-}
-
-#[derive(Default)]
 struct State {
     nodes: BTreeMap<i32, SocketAddr>,
     /// Nodes that answer nothing although their connections stay.
@@ -101,6 +92,7 @@ struct State {
     hints: bool,
     batch_bytes_max: usize,
     controller: i32,
+    configs: BTreeMap<String, String>,
 }
 
 #[derive(Clone)]
@@ -363,6 +355,60 @@ impl Cluster {
                     .with_cluster_id(StrBytes::from_static_str("mock"))
                     .with_controller_id(BrokerId(state.controller))
                     .with_brokers(brokers.collect())
+                    .into()
+            }
+            Request::CreatePartitions(request) => {
+                let grown = &request.topics[0];
+                let mut state = self.lock();
+                let (_, partitions) = state
+                    .topics
+                    .get_mut(&grown.name.to_string())
+                    .expect("created");
+                let leader = partitions[0].leader;
+                partitions.resize_with(grown.count as usize, || Partition {
+                    leader,
+                    epoch: 1,
+                    ..Partition::default()
+                });
+                let result = CreatePartitionsTopicResult::default().with_name(grown.name.clone());
+                CreatePartitionsResponse::default()
+                    .with_results(vec![result])
+                    .into()
+            }
+            Request::IncrementalAlterConfigs(request) => {
+                let resource = &request.resources[0];
+                let mut state = self.lock();
+                for config in &resource.configs {
+                    match &config.value {
+                        Some(value) => {
+                            state
+                                .configs
+                                .insert(config.name.to_string(), value.to_string());
+                        }
+                        None => drop(state.configs.remove(&config.name.to_string())),
+                    }
+                }
+                let response = AlterConfigsResourceResponse::default()
+                    .with_resource_type(resource.resource_type)
+                    .with_resource_name(resource.resource_name.clone());
+                IncrementalAlterConfigsResponse::default()
+                    .with_responses(vec![response])
+                    .into()
+            }
+            Request::DescribeConfigs(request) => {
+                let state = self.lock();
+                let configs = state.configs.iter().map(|(name, value)| {
+                    DescribeConfigsResourceResult::default()
+                        .with_name(StrBytes::from_string(name.clone()))
+                        .with_value(Some(StrBytes::from_string(value.clone())))
+                        .with_config_source(1)
+                });
+                let result = DescribeConfigsResult::default()
+                    .with_resource_type(request.resources[0].resource_type)
+                    .with_resource_name(request.resources[0].resource_name.clone())
+                    .with_configs(configs.collect());
+                DescribeConfigsResponse::default()
+                    .with_results(vec![result])
                     .into()
             }
             other => panic!("the mock does not serve {other:?}"),
@@ -700,54 +746,6 @@ fn fetched(state: &State, node: i32, request: &FetchRequest) -> (FetchResponseDa
         },
         ready,
     )
-}
-
-impl Partition {
-    /// Kafka's decision table for idempotent batches, then the append.
-    fn take_in(&mut self, mut batch: Batch) -> Result<i64, ErrorCode> {
-        let header = *batch.header();
-        if header.is_idempotent() {
-            let (first, last) = (header.base_sequence, header.last_sequence());
-            let epoch = header.producer_epoch.get();
-            let known = self.producers.get(&header.producer_id.get());
-            if let Some(known) = known {
-                if epoch < known.epoch {
-                    return Err(ErrorCode::InvalidProducerEpoch);
-                }
-                let in_window = known
-                    .window
-                    .iter()
-                    .find(|(f, l, _)| (*f, *l) == (first, last));
-                match in_window {
-                    Some((_, _, base_offset)) if epoch == known.epoch => return Ok(*base_offset),
-                    _ => {}
-                }
-                let expected = match known.window.back() {
-                    Some((_, last, _)) if epoch == known.epoch => sequence_after(*last, 1),
-                    _ => 0,
-                };
-                if first != expected {
-                    return Err(ErrorCode::OutOfOrderSequenceNumber);
-                }
-            }
-            let state = self.producers.entry(header.producer_id.get()).or_default();
-            if epoch > state.epoch {
-                *state = ProducerState {
-                    epoch,
-                    ..ProducerState::default()
-                };
-            }
-            state.window.push_back((first, last, self.next_offset));
-            if state.window.len() > 5 {
-                state.window.pop_front();
-            }
-        }
-        let base_offset = self.next_offset;
-        batch.stamp(Offset::new(base_offset), LeaderEpoch::new(self.epoch));
-        self.next_offset = batch.header().next_offset().get();
-        self.log.push(batch);
-        Ok(base_offset)
-    }
 }
 
 fn plain(header: &RequestHeader, response: Response) -> Vec<Bytes> {

@@ -8,6 +8,7 @@
 
 mod admin;
 mod broker;
+mod partition;
 mod producer;
 mod reader;
 

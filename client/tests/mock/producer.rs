@@ -295,6 +295,33 @@ async fn a_record_without_a_leader_expires_as_not_written() {
 }
 
 #[tokio::test]
+async fn a_topic_that_rested_is_still_followed_to_its_new_leader() {
+    let cluster = Cluster::start(2).await;
+    cluster.create("t", 1, 1);
+    cluster.without_hints();
+    let idle = Duration::from_millis(50);
+    let client = quick(&cluster)
+        .set("metadata.max.idle.ms", "50")
+        .connect()
+        .await
+        .expect("the mock answers");
+    let producer = client.producer().linger(Duration::ZERO).build();
+    producer
+        .send(Record::to("t").value("a"))
+        .await
+        .expect("written");
+    // Long enough for the client to stop refreshing the topic.
+    tokio::time::sleep(2 * idle).await;
+    client.admin().list_topics().await.expect("listed");
+    cluster.lead("t", 0, 2);
+    let sent = tokio::time::timeout(
+        Duration::from_secs(5),
+        producer.send(Record::to("t").value("b")),
+    );
+    assert_eq!(sent.await.expect("found").expect("written").offset, Some(1));
+}
+
+#[tokio::test]
 async fn a_stopped_leader_is_left_as_soon_as_another_one_leads() {
     let cluster = Cluster::start(3).await;
     cluster.create("t", 1, 1);

@@ -37,8 +37,6 @@ pub(crate) struct Link {
     phase: Cell<Phase>,
     outbox: RefCell<Rc<Outbox>>,
     failures: Cell<u32>,
-    /// The peer's process, as its last hello said.
-    incarnation: Cell<Option<u64>>,
     task: RefCell<Option<tokio::task::JoinHandle<()>>>,
 }
 
@@ -50,7 +48,6 @@ impl Link {
             phase: Cell::new(Phase::Idle),
             outbox: RefCell::new(Rc::new(Outbox::default())),
             failures: Cell::new(0),
-            incarnation: Cell::new(None),
             task: RefCell::new(None),
         })
     }
@@ -128,11 +125,10 @@ impl Link {
                 None
             }
         };
-        if let Some((stream, incarnation)) = opened
+        if let Some(stream) = opened
             && self.phase.get() == Phase::Dialling
         {
             self.failures.set(0);
-            self.incarnation.set(Some(incarnation));
             self.phase.set(Phase::Open);
             let (read, mut write) = stream.into_split();
             let reply = ReplyPath::Connection(outbox.clone());
@@ -179,7 +175,7 @@ impl Link {
     async fn connect(
         &self,
         board: &Switchboard,
-    ) -> Result<(corduroy_env::Stream, u64), crate::wire::HelloError> {
+    ) -> Result<corduroy_env::Stream, crate::wire::HelloError> {
         let Some(addr) = board.book.get(self.peer) else {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::NotFound,
@@ -196,7 +192,7 @@ impl Link {
             incarnation: board.identity.incarnation,
             target_shard: board.identity.shard,
         };
-        let theirs = offer_hello(&mut stream, &hello).await?;
-        Ok((stream, theirs.incarnation))
+        offer_hello(&mut stream, &hello).await?;
+        Ok(stream)
     }
 }

@@ -260,8 +260,10 @@ pub(crate) struct SnapshotAnswer {
 pub(crate) struct SurveyAsk {
     pub(crate) route: Route,
     pub(crate) call: u64,
-    /// The replica whose node the asker holds down.
+    /// The replica whose node the asker holds down, or that is the asker and leads no more.
     pub(crate) leader: u64,
+    /// The term in which it led.
+    pub(crate) term: u64,
 }
 
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
@@ -307,6 +309,8 @@ pub(crate) struct AsleepBeat {
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WakeNote {
     pub(crate) route: Route,
+    /// The sender led in that term and leads no more: its instance or its disk is gone.
+    pub(crate) resigned: Option<u64>,
 }
 
 /// The leader has allowed this replica's log to be shorter than remembered (law 8). The replica

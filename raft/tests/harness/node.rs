@@ -12,9 +12,7 @@ use corduroy_raft::{
     Replica, ReplicaSpec, ShardHooks, read_hello,
 };
 use corduroy_record::{GroupId, NodeId};
-use corduroy_storage::{
-    Disk, IoMode, LogConfig, RealDisk, SimDisk, Store, StoreConfig, recover,
-};
+use corduroy_storage::{Disk, IoMode, LogConfig, RealDisk, SimDisk, Store, StoreConfig, recover};
 use tokio::task::JoinHandle;
 
 use super::{Links, TestMachine, replica_id};
@@ -75,7 +73,11 @@ impl TestNode {
         }
         let (disk, root, io): (Arc<dyn Disk>, PathBuf, IoMode) = match &self.real_root {
             Some(root) => (Arc::new(RealDisk), root.clone(), IoMode::Threads),
-            None => (Arc::new(self.disk.clone()), TestNode::root(), IoMode::Inline),
+            None => (
+                Arc::new(self.disk.clone()),
+                TestNode::root(),
+                IoMode::Inline,
+            ),
         };
         recover(&disk, &root).expect("recovery");
         let store_config = StoreConfig {

@@ -1,5 +1,7 @@
 //! The operating system's files.
 
+#![expect(clippy::disallowed_methods, reason = "this is the door to the disk")]
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;

@@ -4,6 +4,11 @@
 //! of them, sector by sector: lost, torn, reordered. Directory entries that were not flushed
 //! survive as a prefix of their directory's changes. All of it is a function of the seed.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "a disk is shared by its nature: this lock stands for the kernel's"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -23,7 +28,9 @@ pub struct SimOptions {
 
 impl Default for SimOptions {
     fn default() -> Self {
-        Self { capacity_bytes: u64::MAX }
+        Self {
+            capacity_bytes: u64::MAX,
+        }
     }
 }
 
@@ -191,8 +198,10 @@ impl SimDisk {
     /// Flushes of files whose path contains `path_part` fail after `after` more have passed.
     /// What they covered reads as before but is never made durable, as on a real kernel.
     pub fn fail_flush(&self, path_part: &str, after: u64) {
-        self.lock().failing_flushes =
-            Some(FailingFlush { path_part: path_part.to_owned(), after });
+        self.lock().failing_flushes = Some(FailingFlush {
+            path_part: path_part.to_owned(),
+            after,
+        });
     }
 
     /// Changes the size of the disk.
@@ -203,7 +212,11 @@ impl SimDisk {
     /// Flips the bits of `mask` in one byte of a file, durably.
     pub fn flip(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         let mut state = self.lock();
-        let id = *state.current.files.get(path).ok_or(io::ErrorKind::NotFound)?;
+        let id = *state
+            .current
+            .files
+            .get(path)
+            .ok_or(io::ErrorKind::NotFound)?;
         let file = state.files.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
         let at = usize::try_from(offset).map_err(io::Error::other)?;
         for bytes in [&mut file.current, &mut file.durable] {
@@ -231,7 +244,11 @@ impl SimDisk {
         let crashing = state.step()?;
         state.current.apply(&change);
         state.pending.push(change);
-        if crashing { Err(power_failure()) } else { Ok(()) }
+        if crashing {
+            Err(power_failure())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -306,7 +323,9 @@ impl Names {
     /// Drops what lies in directories that did not survive themselves.
     fn drop_orphans(&mut self) {
         let exists = |path: &Path, dirs: &BTreeSet<PathBuf>| {
-            path.ancestors().skip(1).all(|up| up.parent().is_none() || dirs.contains(up))
+            path.ancestors()
+                .skip(1)
+                .all(|up| up.parent().is_none() || dirs.contains(up))
         };
         let dirs = self.dirs.clone();
         self.dirs.retain(|dir| exists(dir, &dirs));
@@ -318,7 +337,10 @@ impl Names {
 impl FileBytes {
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         put(&mut self.current, offset, bytes);
-        self.unsynced.push(Unsynced::Write { offset, bytes: bytes.to_vec() });
+        self.unsynced.push(Unsynced::Write {
+            offset,
+            bytes: bytes.to_vec(),
+        });
     }
 
     fn crash(&mut self, random: &mut Random) {
@@ -371,7 +393,9 @@ impl SimFile {
     fn with<T>(&self, run: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.disk.lock();
         if state.generation != self.generation {
-            return Err(io::Error::other("the process that opened this file has died"));
+            return Err(io::Error::other(
+                "the process that opened this file has died",
+            ));
         }
         run(&mut state)
     }
@@ -412,7 +436,12 @@ impl Disk for SimDisk {
             }
         };
         let generation = self.lock().generation;
-        Ok(Arc::new(SimFile { disk: self.clone(), id, path: path.to_owned(), generation }))
+        Ok(Arc::new(SimFile {
+            disk: self.clone(),
+            id,
+            path: path.to_owned(),
+            generation,
+        }))
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -437,7 +466,9 @@ impl Disk for SimDisk {
     }
 
     fn exchange(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let both = [from, to].iter().all(|path| self.lock().current.files.contains_key(*path));
+        let both = [from, to]
+            .iter()
+            .all(|path| self.lock().current.files.contains_key(*path));
         if !both {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -503,18 +534,28 @@ impl Disk for SimDisk {
 impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, chunks: &[IoSlice<'_>]) -> io::Result<()> {
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
-        let bytes: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect();
+        let bytes: Vec<u8> = chunks
+            .iter()
+            .flat_map(|chunk| chunk.iter().copied())
+            .collect();
         self.with(|state| {
             let crashing = state.step()?;
             let used = state.used_bytes();
             let capacity = state.capacity_bytes;
-            let file = state.files.get_mut(&self.id).ok_or(io::ErrorKind::NotFound)?;
+            let file = state
+                .files
+                .get_mut(&self.id)
+                .ok_or(io::ErrorKind::NotFound)?;
             let growth = (offset + bytes.len()).saturating_sub(file.current.len()) as u64;
             if growth > 0 && used.saturating_add(growth) > capacity {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             file.write(offset, &bytes);
-            if crashing { Err(power_failure()) } else { Ok(()) }
+            if crashing {
+                Err(power_failure())
+            } else {
+                Ok(())
+            }
         })
     }
 
@@ -544,7 +585,10 @@ impl DiskFile for SimFile {
                 }
                 _ => false,
             };
-            let file = state.files.get_mut(&self.id).ok_or(io::ErrorKind::NotFound)?;
+            let file = state
+                .files
+                .get_mut(&self.id)
+                .ok_or(io::ErrorKind::NotFound)?;
             if fails {
                 // The kernel marks the pages clean: they read back, and no later flush knows
                 // of them.
@@ -574,14 +618,21 @@ impl DiskFile for SimFile {
             let crashing = state.step()?;
             let used = state.used_bytes();
             let capacity = state.capacity_bytes;
-            let file = state.files.get_mut(&self.id).ok_or(io::ErrorKind::NotFound)?;
+            let file = state
+                .files
+                .get_mut(&self.id)
+                .ok_or(io::ErrorKind::NotFound)?;
             let growth = len.saturating_sub(file.current.len()) as u64;
             if growth > 0 && used.saturating_add(growth) > capacity {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             file.current.resize(len, 0);
             file.unsynced.push(Unsynced::SetLen(len));
-            if crashing { Err(power_failure()) } else { Ok(()) }
+            if crashing {
+                Err(power_failure())
+            } else {
+                Ok(())
+            }
         })
     }
 }
@@ -634,7 +685,10 @@ mod tests {
                 _ => torn += 1,
             }
         }
-        assert!(lost > 0 && kept > 0 && torn > 0, "{lost} lost, {kept} kept, {torn} torn");
+        assert!(
+            lost > 0 && kept > 0 && torn > 0,
+            "{lost} lost, {kept} kept, {torn} torn"
+        );
     }
 
     #[test]

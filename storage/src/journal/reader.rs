@@ -78,7 +78,9 @@ pub(crate) fn read_shard(disk: &dyn Disk, dir: &Path) -> Result<ShardJournal, St
     files.sort_by_key(|(_, header)| header.sequence);
     let mut damage: Vec<JournalDamage> = Vec::new();
     for path in invalid {
-        damage.push(JournalDamage { what: format!("{}: bad header", path.display()) });
+        damage.push(JournalDamage {
+            what: format!("{}: bad header", path.display()),
+        });
     }
     for pair in files.windows(2) {
         let ((_, before), (path, after)) = (&pair[0], &pair[1]);
@@ -87,7 +89,12 @@ pub(crate) fn read_shard(disk: &dyn Disk, dir: &Path) -> Result<ShardJournal, St
             damage.push(JournalDamage { what });
         }
     }
-    Ok(ShardJournal { dir: dir.to_owned(), files, damage, file_paths })
+    Ok(ShardJournal {
+        dir: dir.to_owned(),
+        files,
+        damage,
+        file_paths,
+    })
 }
 
 impl ShardJournal {
@@ -144,9 +151,14 @@ impl ShardJournal {
                         // one was durable once.
                         let later = match found {
                             Some(found) if found.turn > expected => Some(position),
-                            _ => {
-                                find_turn(&*file, path, position, len, header.incarnation, expected)?
-                            }
+                            _ => find_turn(
+                                &*file,
+                                path,
+                                position,
+                                len,
+                                header.incarnation,
+                                expected,
+                            )?,
                         };
                         let garbage = is_begun(&*file, path, position, header.incarnation)?;
                         match later {
@@ -241,7 +253,12 @@ fn read_turn(
         return Ok(None);
     }
     let padded_bytes = page_up(turn_bytes);
-    Ok(Some(FoundTurn { turn, body: Bytes::from(body), records, padded_bytes }))
+    Ok(Some(FoundTurn {
+        turn,
+        body: Bytes::from(body),
+        records,
+        padded_bytes,
+    }))
 }
 
 /// The first page after `position` where a whole turn numbered `expected` or later begins.

@@ -125,8 +125,19 @@ impl EntryRef {
         fields.take(3)?;
         let max_timestamp = fields.i64()?;
         fields.u64()?;
-        let head = EntryHead { term, index, base_offset, records, kind };
-        Ok(EntryRef { crc, length, head, max_timestamp })
+        let head = EntryHead {
+            term,
+            index,
+            base_offset,
+            records,
+            kind,
+        };
+        Ok(EntryRef {
+            crc,
+            length,
+            head,
+            max_timestamp,
+        })
     }
 }
 
@@ -141,14 +152,30 @@ pub(crate) struct Record {
 pub(crate) enum RecordBody {
     Segment(SegmentIdentity),
     /// The frames' bytes, not yet checked one by one (the turn's checksum covers them).
-    Inline { segment: u32, position: u32, frames: Bytes },
-    Referenced { segment: u32, position: u32, entries: Vec<EntryRef> },
+    Inline {
+        segment: u32,
+        position: u32,
+        frames: Bytes,
+    },
+    Referenced {
+        segment: u32,
+        position: u32,
+        entries: Vec<EntryRef>,
+    },
     Vote(Vote),
     Committed((Term, LogIndex)),
-    Truncate { last: Option<(Term, LogIndex)>, next_offset: Offset, cut: Option<(u32, u32)> },
+    Truncate {
+        last: Option<(Term, LogIndex)>,
+        next_offset: Offset,
+        cut: Option<(u32, u32)>,
+    },
     Start(LogStart),
     Reset(LogStart),
-    Flags { no_vote: bool, damaged: bool, damaged_from: Option<LogIndex> },
+    Flags {
+        no_vote: bool,
+        damaged: bool,
+        damaged_from: Option<LogIndex>,
+    },
 }
 
 impl RecordBody {
@@ -158,7 +185,11 @@ impl RecordBody {
             RecordBody::Segment(identity) => encode_identity(identity, bytes),
             RecordBody::Vote(vote) => encode_vote(vote, bytes),
             RecordBody::Committed(id) => encode_id(Some(*id), bytes),
-            RecordBody::Truncate { last, next_offset, cut } => {
+            RecordBody::Truncate {
+                last,
+                next_offset,
+                cut,
+            } => {
                 encode_id(*last, bytes);
                 bytes.i64(next_offset.get());
                 bytes.u8(u8::from(cut.is_some()));
@@ -167,13 +198,21 @@ impl RecordBody {
                 bytes.u32(end);
             }
             RecordBody::Start(start) | RecordBody::Reset(start) => encode_start(start, bytes),
-            RecordBody::Flags { no_vote, damaged, damaged_from } => {
+            RecordBody::Flags {
+                no_vote,
+                damaged,
+                damaged_from,
+            } => {
                 bytes.u8(u8::from(*no_vote));
                 bytes.u8(u8::from(*damaged));
                 encode_option(damaged_from.map(LogIndex::get), bytes);
             }
-            RecordBody::Inline { segment, position, .. }
-            | RecordBody::Referenced { segment, position, .. } => {
+            RecordBody::Inline {
+                segment, position, ..
+            }
+            | RecordBody::Referenced {
+                segment, position, ..
+            } => {
                 bytes.u32(*segment);
                 bytes.u32(*position);
             }
@@ -207,7 +246,12 @@ impl Record {
         let incarnation = fields.u64()?;
         let entries = fields.u32()?;
         let group = GroupId { topic, partition };
-        let header = RecordHeader { kind, group, incarnation, entries };
+        let header = RecordHeader {
+            kind,
+            group,
+            incarnation,
+            entries,
+        };
         let body_start = *at + RECORD_HEADER_BYTES;
         let body_end = at.checked_add(length).ok_or(Short)?;
         if body_end < body_start || body_end > turn.len() {
@@ -215,7 +259,10 @@ impl Record {
         }
         let body = turn.slice(body_start..body_end);
         *at = body_end;
-        Ok(Record { header, body: decode_body(kind, entries, &body)? })
+        Ok(Record {
+            header,
+            body: decode_body(kind, entries, &body)?,
+        })
     }
 }
 
@@ -226,7 +273,11 @@ fn decode_body(kind: RecordKind, entries: u32, body: &Bytes) -> Result<RecordBod
         RecordKind::Inline => {
             let segment = fields.u32()?;
             let position = fields.u32()?;
-            RecordBody::Inline { segment, position, frames: body.slice(8..) }
+            RecordBody::Inline {
+                segment,
+                position,
+                frames: body.slice(8..),
+            }
         }
         RecordKind::Referenced => {
             let segment = fields.u32()?;
@@ -235,7 +286,11 @@ fn decode_body(kind: RecordKind, entries: u32, body: &Bytes) -> Result<RecordBod
             for _ in 0..entries {
                 references.push(EntryRef::decode(&mut fields)?);
             }
-            RecordBody::Referenced { segment, position, entries: references }
+            RecordBody::Referenced {
+                segment,
+                position,
+                entries: references,
+            }
         }
         RecordKind::Vote => RecordBody::Vote(decode_vote(&mut fields)?),
         RecordKind::Committed => RecordBody::Committed(decode_id(&mut fields)?.ok_or(Short)?),
@@ -244,7 +299,11 @@ fn decode_body(kind: RecordKind, entries: u32, body: &Bytes) -> Result<RecordBod
             let next_offset = Offset::new(fields.i64()?);
             let present = fields.u8()? != 0;
             let cut = (fields.u32()?, fields.u32()?);
-            RecordBody::Truncate { last, next_offset, cut: present.then_some(cut) }
+            RecordBody::Truncate {
+                last,
+                next_offset,
+                cut: present.then_some(cut),
+            }
         }
         RecordKind::Start => RecordBody::Start(decode_start(&mut fields)?),
         RecordKind::Reset => RecordBody::Reset(decode_start(&mut fields)?),

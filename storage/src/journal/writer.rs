@@ -64,7 +64,9 @@ impl JournalWriter {
         let mut free = Vec::new();
         let mut next_number = 0;
         for name in disk.list(&dir).during("list", &dir)? {
-            let Some(number) = paths::parse_journal(&name) else { continue };
+            let Some(number) = paths::parse_journal(&name) else {
+                continue;
+            };
             next_number = next_number.max(number + 1);
             let path = dir.join(&name);
             let file = disk.open(&path, OpenMode::Existing).during("open", &path)?;
@@ -181,7 +183,9 @@ impl JournalWriter {
         chunks.push(IoSlice::new(&header));
         chunks.extend(body.iter().map(|chunk| IoSlice::new(chunk)));
         chunks.push(IoSlice::new(&PADDING[..padding]));
-        used.file.write_at(position, &chunks).during("write", &used.path)?;
+        used.file
+            .write_at(position, &chunks)
+            .during("write", &used.path)?;
         used.last_turn = turn;
         self.next_turn += 1;
         self.position = position + padded;
@@ -190,14 +194,18 @@ impl JournalWriter {
 
     /// The file that the last turn was written to: flush it to make the turn durable.
     pub(crate) fn current(&self) -> Option<(&Arc<dyn DiskFile>, &Path)> {
-        self.used.back().map(|used| (&used.file, used.path.as_path()))
+        self.used
+            .back()
+            .map(|used| (&used.file, used.path.as_path()))
     }
 
     /// Begins the next file: its header rides with its first turn, in one flush. Should the
     /// crash keep the turn and lose the header, the file still reads as free.
     fn next_file(&mut self, incarnation: u64) -> Result<(), StorageError> {
         let Some(FreeFile { path, file }) = self.free.pop() else {
-            return Err(StorageError::Failed("a turn has no room in the journal".into()));
+            return Err(StorageError::Failed(
+                "a turn has no room in the journal".into(),
+            ));
         };
         let header = FileHeader {
             session: self.session,
@@ -206,9 +214,15 @@ impl JournalWriter {
             first_turn: self.next_turn,
         };
         let bytes = encode_header(Some(&header));
-        file.write_at(0, &[IoSlice::new(&bytes)]).during("write", &path)?;
+        file.write_at(0, &[IoSlice::new(&bytes)])
+            .during("write", &path)?;
         self.next_sequence += 1;
-        self.used.push_back(UsedFile { path, file, incarnation, last_turn: self.next_turn });
+        self.used.push_back(UsedFile {
+            path,
+            file,
+            incarnation,
+            last_turn: self.next_turn,
+        });
         self.position = PAGE_BYTES;
         Ok(())
     }
@@ -240,6 +254,11 @@ impl JournalWriter {
         Some(move || write_free_file(&*disk, &path, file_bytes))
     }
 
+    /// Files that another thread prepares or frees.
+    pub(crate) fn handed_out(&self) -> usize {
+        self.recycling
+    }
+
     /// Takes back what [`JournalWriter::plan_file`] or [`JournalWriter::release`] handed out.
     pub(crate) fn add_free(&mut self, file: FreeFile) {
         self.recycling -= 1;
@@ -261,7 +280,9 @@ impl JournalWriter {
         let mut work = Vec::new();
         let keep = usize::from(!with_current);
         while self.used.len() > keep && self.used[0].last_turn < before {
-            let Some(used) = self.used.pop_front() else { break };
+            let Some(used) = self.used.pop_front() else {
+                break;
+            };
             self.recycling += 1;
             work.push(move || free_file(used.path, used.file));
         }
@@ -272,7 +293,8 @@ impl JournalWriter {
 /// Marks a file free, durably: only then may its bytes be overwritten.
 fn free_file(path: PathBuf, file: Arc<dyn DiskFile>) -> Result<FreeFile, StorageError> {
     let bytes = encode_header(None);
-    file.write_at(0, &[IoSlice::new(&bytes)]).during("write", &path)?;
+    file.write_at(0, &[IoSlice::new(&bytes)])
+        .during("write", &path)?;
     file.flush().during("flush", &path)?;
     Ok(FreeFile { path, file })
 }
@@ -305,7 +327,10 @@ fn write_free_file(
         Ok(file)
     };
     match write() {
-        Ok(file) => Ok(FreeFile { path: path.to_owned(), file }),
+        Ok(file) => Ok(FreeFile {
+            path: path.to_owned(),
+            file,
+        }),
         Err(error) => {
             // Half a file would keep space that a full disk needs.
             if error.kind() == io::ErrorKind::StorageFull {

@@ -32,7 +32,10 @@ pub struct AppendDone {
 impl AppendDone {
     /// Calls `durable` alone.
     pub fn durable(callback: impl FnOnce(Result<(), StorageError>) + 'static) -> AppendDone {
-        AppendDone { written: None, durable: Some(Box::new(callback)) }
+        AppendDone {
+            written: None,
+            durable: Some(Box::new(callback)),
+        }
     }
 }
 
@@ -76,23 +79,44 @@ fn stamp(core: &LogCore, entries: Vec<NewEntry>) -> Result<Vec<Entry>, AppendErr
     let mut next_offset = core.next_offset;
     let mut last_term = core.last.map(|(term, _)| term);
     let mut stamped = Vec::with_capacity(entries.len());
-    for NewEntry { term, index, base_offset, mut payload } in entries {
+    for NewEntry {
+        term,
+        index,
+        base_offset,
+        mut payload,
+    } in entries
+    {
         if index != next_index {
-            return Err(AppendError::IndexGap { expected: next_index, found: index });
+            return Err(AppendError::IndexGap {
+                expected: next_index,
+                found: index,
+            });
         }
         if let Some(last) = last_term
             && term < last
         {
-            return Err(AppendError::TermRegression { index, last, found: term });
+            return Err(AppendError::TermRegression {
+                index,
+                last,
+                found: term,
+            });
         }
         let bytes = payload.size_bytes();
         if bytes > ENTRY_BYTES_MAX {
-            return Err(AppendError::TooLarge { index, bytes, max: ENTRY_BYTES_MAX });
+            return Err(AppendError::TooLarge {
+                index,
+                bytes,
+                max: ENTRY_BYTES_MAX,
+            });
         }
         if let Some(found) = base_offset
             && found != next_offset
         {
-            return Err(AppendError::OffsetMismatch { index, expected: next_offset, found });
+            return Err(AppendError::OffsetMismatch {
+                index,
+                expected: next_offset,
+                found,
+            });
         }
         if let Payload::Batch(batch) = &mut payload {
             batch.stamp(next_offset, LeaderEpoch::from_term(term));
@@ -129,7 +153,9 @@ impl Placing<'_> {
         let interval = core.config.index_interval_bytes;
         let head = entry.head;
         // Law: has_room or roll left an open segment.
-        let Some(segment) = core.segments.back_mut() else { return };
+        let Some(segment) = core.segments.back_mut() else {
+            return;
+        };
         let position = segment.end;
         let row = IndexRow {
             index: head.index,
@@ -145,7 +171,11 @@ impl Placing<'_> {
         core.epochs.note(head.term, head.index, head.base_offset);
         core.last = Some((head.term, head.index));
         core.next_offset = head.next_offset();
-        let cached = Cached { entry: entry.clone(), segment: id, position };
+        let cached = Cached {
+            entry: entry.clone(),
+            segment: id,
+            position,
+        };
         self.store.cache.borrow_mut().note(self.shared, &cached);
         core.cache.push(cached);
 
@@ -156,8 +186,7 @@ impl Placing<'_> {
         };
         match self.operations.last_mut() {
             Some((Action::Append(append), Effect::Append(effect)))
-                if Arc::ptr_eq(&append.segment, &file)
-                    && append.entries.len() < OP_ENTRIES_MAX =>
+                if Arc::ptr_eq(&append.segment, &file) && append.entries.len() < OP_ENTRIES_MAX =>
             {
                 append.frame_bytes += bytes as usize;
                 append.entries.push(entry);
@@ -170,7 +199,8 @@ impl Placing<'_> {
                     frame_bytes: bytes as usize,
                     entries: vec![entry],
                 };
-                self.operations.push((Action::Append(append), Effect::Append(after)));
+                self.operations
+                    .push((Action::Append(append), Effect::Append(after)));
             }
         }
     }
@@ -188,7 +218,11 @@ impl Placing<'_> {
             created_millis: self.now_millis,
         };
         core.next_segment += 1;
-        let file = Arc::new(SegmentFile::new(self.shared.group, &self.shared.dir, identity));
+        let file = Arc::new(SegmentFile::new(
+            self.shared.group,
+            &self.shared.dir,
+            identity,
+        ));
         core.segments.push_back(Segment {
             file: file.clone(),
             end: SEGMENT_HEADER_BYTES,
@@ -211,7 +245,9 @@ pub(crate) struct AppendEffect {
 
 /// Whether the last segment takes a frame: open, neither full nor too old.
 fn has_room(core: &LogCore, group: GroupId, bytes: u32, now_millis: i64) -> bool {
-    let Some(segment) = core.segments.back() else { return false };
+    let Some(segment) = core.segments.back() else {
+        return false;
+    };
     if segment.sealed {
         return false;
     }
@@ -219,7 +255,10 @@ fn has_room(core: &LogCore, group: GroupId, bytes: u32, now_millis: i64) -> bool
         return true;
     }
     let (bytes_max, age_max) = limits(&core.config, group);
-    let fits = segment.end.checked_add(bytes).is_some_and(|end| end <= bytes_max);
+    let fits = segment
+        .end
+        .checked_add(bytes)
+        .is_some_and(|end| end <= bytes_max);
     let age = now_millis.saturating_sub(segment.file.identity.created_millis);
     fits && age <= age_max
 }
@@ -228,7 +267,11 @@ fn has_room(core: &LogCore, group: GroupId, bytes: u32, now_millis: i64) -> bool
 /// do not roll together. A function of the group, so that a restart changes nothing.
 fn limits(config: &LogConfig, group: GroupId) -> (u32, i64) {
     let hash = crate::checksum::checksum(
-        &[&group.topic.bytes()[..], &group.partition.get().to_le_bytes()].concat(),
+        &[
+            &group.topic.bytes()[..],
+            &group.partition.get().to_le_bytes(),
+        ]
+        .concat(),
     );
     // Parts in 2^16: at most 5 %.
     let part = u64::from(hash & 0xffff) * 5 / 100;

@@ -136,12 +136,15 @@ impl LogCore {
 
     /// The index that the next entry takes.
     pub(crate) fn next_index(&self) -> LogIndex {
-        self.last.map_or(self.start.index, |(_, index)| index.next())
+        self.last
+            .map_or(self.start.index, |(_, index)| index.next())
     }
 
     /// The index after the last durable entry.
     pub(crate) fn durable_next(&self) -> LogIndex {
-        self.durable.last.map_or(self.start.index, |(_, index)| index.next())
+        self.durable
+            .last
+            .map_or(self.start.index, |(_, index)| index.next())
     }
 
     pub(crate) fn state(&self) -> LogState {
@@ -177,12 +180,16 @@ impl LogCore {
 
     /// The segment that holds `index`, by its place in the list.
     pub(crate) fn segment_of(&self, index: LogIndex) -> Option<usize> {
-        self.segments.partition_point(|segment| segment.base_index() <= index).checked_sub(1)
+        self.segments
+            .partition_point(|segment| segment.base_index() <= index)
+            .checked_sub(1)
     }
 
     /// The segment that holds `offset`: the last that begins at or below it.
     pub(crate) fn segment_of_offset(&self, offset: Offset) -> Option<usize> {
-        self.segments.partition_point(|segment| segment.base_offset() <= offset).checked_sub(1)
+        self.segments
+            .partition_point(|segment| segment.base_offset() <= offset)
+            .checked_sub(1)
     }
 
     /// The state file's contents as of the last durable turn, and what has to be flushed before
@@ -192,7 +199,11 @@ impl LogCore {
         let mut flush = Vec::new();
         let mut rows = Vec::new();
         if let Some((durable_id, durable_end)) = self.durable.segment {
-            for segment in self.segments.iter().take_while(|segment| segment.id() <= durable_id) {
+            for segment in self
+                .segments
+                .iter()
+                .take_while(|segment| segment.id() <= durable_id)
+            {
                 let is_last = segment.id() == durable_id;
                 let end = if is_last { durable_end } else { segment.end };
                 let unstored = segment.index.unstored(end);
@@ -247,8 +258,7 @@ impl LogCore {
     /// A state file is durable: its index rows are stored, its sealed segments clean.
     pub(crate) fn checkpointed(&mut self, done: &CheckpointDone) {
         for (id, rows) in &done.index_rows {
-            let Some(segment) = self.segments.iter_mut().find(|segment| segment.id() == *id)
-            else {
+            let Some(segment) = self.segments.iter_mut().find(|segment| segment.id() == *id) else {
                 continue;
             };
             segment.index.set_stored(*rows);
@@ -276,10 +286,20 @@ impl LogCore {
             .map(|segment| Span {
                 segment: segment.file.clone(),
                 from: from.take().unwrap_or(SEGMENT_HEADER_BYTES),
-                end: segment.end,
+                end: self.readable_end(segment),
             })
             .filter(|span| span.from < span.end)
             .collect()
+    }
+
+    /// Where a read of a segment's file has to stop: frames behind it may not be written yet.
+    /// The cache holds every entry from there on.
+    pub(crate) fn readable_end(&self, segment: &Segment) -> u32 {
+        match self.durable.segment {
+            Some((id, _)) if segment.id() < id => segment.end,
+            Some((id, end)) if segment.id() == id => segment.end.min(end),
+            Some(_) | None => 0,
+        }
     }
 }
 
@@ -321,9 +341,16 @@ pub(crate) struct CheckpointDone {
 impl Checkpoint {
     /// The state will not speak of these segments' new index rows.
     pub(crate) fn leave_out(&mut self, segments: &[u32]) {
-        for rows in self.rows.extract_if(.., |rows| segments.contains(&rows.segment.identity.id)) {
+        for rows in self
+            .rows
+            .extract_if(.., |rows| segments.contains(&rows.segment.identity.id))
+        {
             let id = rows.segment.identity.id;
-            let image = self.image.segments.iter_mut().find(|image| image.identity.id == id);
+            let image = self
+                .image
+                .segments
+                .iter_mut()
+                .find(|image| image.identity.id == id);
             if let Some(image) = image {
                 image.index_rows = rows.first;
                 image.index_last_position = rows.stored_last_position;
@@ -336,9 +363,18 @@ impl Checkpoint {
             index_rows: self
                 .rows
                 .iter()
-                .map(|rows| (rows.segment.identity.id, rows.first + rows.rows.len() as u32))
+                .map(|rows| {
+                    (
+                        rows.segment.identity.id,
+                        rows.first + rows.rows.len() as u32,
+                    )
+                })
                 .collect(),
-            clean_segment: self.image.segments.last().map_or(0, |segment| segment.identity.id),
+            clean_segment: self
+                .image
+                .segments
+                .last()
+                .map_or(0, |segment| segment.identity.id),
         }
     }
 }

@@ -69,7 +69,10 @@ impl Log {
         self.load_index_for(end).await?;
         let span = self.span_from(end).ok_or_else(|| self.no_segment(end))?;
         let disk = store.disk.clone();
-        let found = store.readers.call(move || find_entry(&*disk, &span, end)).await?;
+        let found = store
+            .readers
+            .call(move || find_entry(&*disk, &span, end))
+            .await?;
         found.map_err(|error| self.scan_failed(error))
     }
 
@@ -85,7 +88,11 @@ impl Log {
             .index
             .floor(|row| row.index <= index && row.position < segment.end)
             .map_or(SEGMENT_HEADER_BYTES, |row| row.position);
-        Some(Span { segment: segment.file.clone(), from, end: segment.end })
+        Some(Span {
+            segment: segment.file.clone(),
+            from,
+            end: segment.end,
+        })
     }
 
     fn cut_at(
@@ -122,26 +129,29 @@ impl Log {
     pub async fn set_log_start(&self, start: LogStart) -> Result<(), StorageError> {
         self.check_covered(&start)?;
         let store = self.store()?;
-        let (action, effect, dropped) = {
+        let (first, end) = {
+            let core = self.shared.core.borrow();
+            (core.start.index, core.next_index())
+        };
+        if start.index < first {
+            return Err(StorageError::OutOfRange {
+                asked: start.index,
+                first,
+                end,
+            });
+        }
+        if start.index > end {
+            return self.reset(start).await;
+        }
+        let dropped = {
             let mut core = self.shared.core.borrow_mut();
-            if start.index < core.start.index {
-                return Err(StorageError::OutOfRange {
-                    asked: start.index,
-                    first: core.start.index,
-                    end: core.next_index(),
-                });
-            }
-            if start.index > core.next_index() {
-                drop(core);
-                return self.reset(start).await;
-            }
             let dropped = move_start(&mut core, start);
             let freed = core.cache.cut_before(start.index);
             store.cache.borrow_mut().free(freed);
             core.barriers += 1;
-            let body = RecordBody::Start(start);
-            (Action::Record(body), Effect::Start, dropped)
+            dropped
         };
+        let (action, effect) = (Action::Record(RecordBody::Start(start)), Effect::Start);
         self.submit_cut(action, effect, dropped).await
     }
 
@@ -175,7 +185,10 @@ impl Log {
         match start.prev {
             None if start.index == LogIndex::new(0) => Ok(()),
             _ if covered.is_some_and(|covered| covered.next() >= start.index) => Ok(()),
-            _ => Err(StorageError::NotCovered { asked: start.index, covered }),
+            _ => Err(StorageError::NotCovered {
+                asked: start.index,
+                covered,
+            }),
         }
     }
 
@@ -198,7 +211,9 @@ impl Log {
     /// stay. Blocks on the disk; damage is rare.
     pub(crate) fn discard_damaged(&self) -> Result<(), StorageError> {
         let store = self.store()?;
-        let Some(from) = self.shared.core.borrow().damaged_from else { return Ok(()) };
+        let Some(from) = self.shared.core.borrow().damaged_from else {
+            return Ok(());
+        };
         let end = from.max(self.shared.core.borrow().start.index);
         if end < self.shared.core.borrow().next_index() {
             let (end, point) = self.last_good_before(&*store.disk, end)?;
@@ -215,11 +230,20 @@ impl Log {
         end: LogIndex,
     ) -> Result<(LogIndex, CutPoint), StorageError> {
         let core = self.shared.core.borrow();
-        let Some(at) = core.segment_of(end) else { return Err(self.no_segment(end)) };
+        let Some(at) = core.segment_of(end) else {
+            return Err(self.no_segment(end));
+        };
         let segment = &core.segments[at];
-        let mut next = (segment.base_index(), SEGMENT_HEADER_BYTES, segment.base_offset());
-        let span =
-            Span { segment: segment.file.clone(), from: SEGMENT_HEADER_BYTES, end: segment.end };
+        let mut next = (
+            segment.base_index(),
+            SEGMENT_HEADER_BYTES,
+            segment.base_offset(),
+        );
+        let span = Span {
+            segment: segment.file.clone(),
+            from: SEGMENT_HEADER_BYTES,
+            end: segment.end,
+        };
         // The whole way from the segment's start, in full: an index row could be wrong as well.
         let mut last = next;
         let walked = scan::verify(disk, &span, |position, entry| {
@@ -229,7 +253,11 @@ impl Log {
             }
         });
         match walked {
-            Ok(_) | Err(ScanError { error: StorageError::Damaged { .. }, .. }) => next = last,
+            Ok(_)
+            | Err(ScanError {
+                error: StorageError::Damaged { .. },
+                ..
+            }) => next = last,
             Err(error) => return Err(error.error),
         }
         let (index, position, offset) = next;
@@ -239,7 +267,14 @@ impl Log {
         } else {
             (index, offset)
         };
-        Ok((index, CutPoint { segment: segment.id(), position, offset }))
+        Ok((
+            index,
+            CutPoint {
+                segment: segment.id(),
+                position,
+                offset,
+            },
+        ))
     }
 }
 
@@ -252,7 +287,11 @@ fn find_entry(
     let _reached = scan::visit_heads(disk, span, |position, head, _| {
         if head.index == index {
             let segment = span.segment.identity.id;
-            found = Some(CutPoint { segment, position, offset: head.base_offset });
+            found = Some(CutPoint {
+                segment,
+                position,
+                offset: head.base_offset,
+            });
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -270,7 +309,10 @@ fn truncate_core(
     point: CutPoint,
 ) -> (usize, RecordBody, Effect, Vec<Segment>) {
     let mut dropped = Vec::new();
-    while let Some(segment) = core.segments.pop_back_if(|segment| segment.id() > point.segment) {
+    while let Some(segment) = core
+        .segments
+        .pop_back_if(|segment| segment.id() > point.segment)
+    {
         dropped.push(segment);
     }
     if let Some(segment) = core.segments.back_mut()
@@ -297,10 +339,26 @@ fn truncate_core(
     core.generation += 1;
     core.barriers += 1;
     let last = core.last;
-    let cut = core.segments.back().map(|segment| (segment.id(), segment.end));
+    let cut = core
+        .segments
+        .back()
+        .map(|segment| (segment.id(), segment.end));
     let next_offset = point.offset;
-    let body = RecordBody::Truncate { last, next_offset, cut };
-    (freed, body, Effect::Truncate { last, next_offset, cut }, dropped)
+    let body = RecordBody::Truncate {
+        last,
+        next_offset,
+        cut,
+    };
+    (
+        freed,
+        body,
+        Effect::Truncate {
+            last,
+            next_offset,
+            cut,
+        },
+        dropped,
+    )
 }
 
 /// The id of the entry before `end`.
@@ -315,7 +373,11 @@ fn last_before(core: &LogCore, end: LogIndex) -> Option<(Term, LogIndex)> {
 /// Drops whole segments before `start` and remembers it.
 fn move_start(core: &mut LogCore, start: LogStart) -> Vec<Segment> {
     let mut dropped = Vec::new();
-    while core.segments.get(1).is_some_and(|next| next.base_index() <= start.index) {
+    while core
+        .segments
+        .get(1)
+        .is_some_and(|next| next.base_index() <= start.index)
+    {
         dropped.extend(core.segments.pop_front());
     }
     core.epochs.cut_before(&start);

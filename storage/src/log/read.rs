@@ -37,10 +37,11 @@ impl Log {
             self.check_range(from, to)?;
             let (spans, until, generation) = self.cold_spans(from, to).await?;
             let want = move |head: &EntryHead| want_range(head, from, until);
-            let found =
-                self.scan(spans, move |disk, spans| {
+            let found = self
+                .scan(spans, move |disk, spans| {
                     scan::read_entries(disk, spans, bytes_max, want)
-                }).await;
+                })
+                .await;
             if self.shared.core.borrow().generation != generation {
                 continue;
             }
@@ -65,7 +66,7 @@ impl Log {
         }
         let mut entries = Vec::new();
         let mut bytes = 0;
-        for cached in core.cache.from_index(from)? {
+        for cached in core.cache.starting_at(from)? {
             if cached.entry.head.index >= to {
                 break;
             }
@@ -96,7 +97,7 @@ impl Log {
             self.check_range(from, to)?;
             {
                 let core = self.shared.core.borrow();
-                if let Some(cached) = core.cache.from_index(from) {
+                if let Some(cached) = core.cache.starting_at(from) {
                     return Ok(cached
                         .take_while(|cached| cached.entry.head.index < to)
                         .take(HEADS_MAX)
@@ -107,7 +108,9 @@ impl Log {
             let (spans, until, generation) = self.cold_spans(from, to).await?;
             let want = move |head: &EntryHead| want_range(head, from, until);
             let found = self
-                .scan(spans, move |disk, spans| scan::read_applied(disk, spans, HEADS_MAX, want))
+                .scan(spans, move |disk, spans| {
+                    scan::read_applied(disk, spans, HEADS_MAX, want)
+                })
                 .await;
             if self.shared.core.borrow().generation != generation {
                 continue;
@@ -140,16 +143,19 @@ impl Log {
                 let spans = spans_from_offset(&core, from, spans_max);
                 (spans, core.generation)
             };
-            let Some(spans) = spans else { return Ok(Vec::new()) };
+            let Some(spans) = spans else {
+                return Ok(Vec::new());
+            };
             let is_all = spans.len() < spans_max;
             if self.shared.core.borrow().segment_of_offset(from) != from_index {
                 continue;
             }
             let want = move |head: &EntryHead| want_offsets(head, from, upto);
-            let found =
-                self.scan(spans, move |disk, spans| {
+            let found = self
+                .scan(spans, move |disk, spans| {
                     scan::read_entries(disk, spans, bytes_max, want)
-                }).await;
+                })
+                .await;
             if self.shared.core.borrow().generation != generation {
                 continue;
             }
@@ -176,13 +182,15 @@ impl Log {
         }
         let mut batches = Vec::new();
         let mut bytes = 0;
-        for cached in core.cache.from_offset(from)? {
+        for cached in core.cache.holding(from)? {
             match want_offsets(&cached.entry.head, from, upto) {
                 Want::Stop => break,
                 Want::Skip => continue,
                 Want::Take => {}
             }
-            let Payload::Batch(batch) = &cached.entry.payload else { continue };
+            let Payload::Batch(batch) = &cached.entry.payload else {
+                continue;
+            };
             bytes += batch.size_bytes();
             if !batches.is_empty() && bytes > bytes_max {
                 break;
@@ -218,16 +226,19 @@ impl Log {
         self.load_index_for(from).await?;
         let core = self.shared.core.borrow();
         let until = core.cache.first_index().map_or(to, |first| first.min(to));
-        let missing = || {
-            StorageError::damaged(self.shared.group, format!("no segment holds entry {from}"))
-        };
+        let missing =
+            || StorageError::damaged(self.shared.group, format!("no segment holds entry {from}"));
         let first = core.segment_of(from).ok_or_else(missing)?;
         let segment = &core.segments[first];
         let position = segment
             .index
             .floor(|row| row.index <= from && row.position < segment.end)
             .map_or(SEGMENT_HEADER_BYTES, |row| row.position);
-        Ok((core.spans(first, position, until, SPANS_MAX), until, core.generation))
+        Ok((
+            core.spans(first, position, until, SPANS_MAX),
+            until,
+            core.generation,
+        ))
     }
 
     /// Runs a scan on the read pool and takes note of damage.
@@ -272,20 +283,30 @@ impl Log {
     pub(super) async fn load_index(&self, at: usize) -> Result<(), StorageError> {
         let (file, stored, end, interval) = {
             let core = self.shared.core.borrow();
-            let Some(segment) = core.segments.get(at) else { return Ok(()) };
+            let Some(segment) = core.segments.get(at) else {
+                return Ok(());
+            };
             if segment.index.is_loaded() {
                 return Ok(());
             }
             let stored = segment.index.stored_count();
             let interval = core.config.index_interval_bytes;
-            (segment.file.clone(), stored, segment.end, interval)
+            (
+                segment.file.clone(),
+                stored,
+                core.readable_end(segment),
+                interval,
+            )
         };
         let identity = file.identity;
-        let path =
-            paths::index_file(&self.shared.dir, identity.base_offset.get(), identity.id);
+        let path = paths::index_file(&self.shared.dir, identity.base_offset.get(), identity.id);
         let store = self.store()?;
         let disk = store.disk.clone();
-        let span = Span { segment: file, from: SEGMENT_HEADER_BYTES, end };
+        let span = Span {
+            segment: file,
+            from: SEGMENT_HEADER_BYTES,
+            end,
+        };
         let loaded = store.readers.call(move || {
             match index::load_rows(&*disk, &path, identity.salt, stored)? {
                 Some(rows) => Ok(rows),
@@ -302,8 +323,10 @@ impl Log {
         });
         let rows = loaded.await?.map_err(|error| self.scan_failed(error))?;
         let mut core = self.shared.core.borrow_mut();
-        if let Some(segment) =
-            core.segments.iter_mut().find(|segment| segment.id() == identity.id)
+        if let Some(segment) = core
+            .segments
+            .iter_mut()
+            .find(|segment| segment.id() == identity.id)
             && !segment.index.is_loaded()
         {
             segment.index.set_loaded(rows);

@@ -26,12 +26,20 @@ impl Log {
         if self.shared.core.borrow().durable_next() <= at.1 {
             self.flush().await?;
         }
-        let saved = SavedTables { at, offset, membership, tables };
+        let saved = SavedTables {
+            at,
+            offset,
+            membership,
+            tables,
+        };
         let path = paths::tables_file(&self.shared.dir, at.1.get());
         let group = self.shared.group;
         let store = self.store()?;
         let disk = store.disk.clone();
-        store.keeper.call(move || saved.save(&*disk, &path, group)).await??;
+        store
+            .keeper
+            .call(move || saved.save(&*disk, &path, group))
+            .await??;
         let mut core = self.shared.core.borrow_mut();
         if let Err(place) = core.tables.binary_search(&at.1) {
             core.tables.insert(place, at.1);
@@ -46,14 +54,22 @@ impl Log {
             let core = self.shared.core.borrow();
             (core.tables.clone(), core.durable_next())
         };
-        candidates.into_iter().rev().filter(|index| *index < end).find_map(|index| {
-            self.load_tables(index)
-        })
+        candidates
+            .into_iter()
+            .rev()
+            .filter(|index| *index < end)
+            .find_map(|index| self.load_tables(index))
     }
 
     /// The tables saved as of exactly `index`, if they were.
     pub fn tables_at(&self, index: LogIndex) -> Option<SavedTables> {
-        let known = self.shared.core.borrow().tables.binary_search(&index).is_ok();
+        let known = self
+            .shared
+            .core
+            .borrow()
+            .tables
+            .binary_search(&index)
+            .is_ok();
         known.then(|| self.load_tables(index)).flatten()
     }
 
@@ -85,13 +101,19 @@ impl Log {
         if let Some((_, covered)) = present
             && at.1 < covered
         {
-            return Err(StorageError::NotCovered { asked: at.1, covered: Some(covered) });
+            return Err(StorageError::NotCovered {
+                asked: at.1,
+                covered: Some(covered),
+            });
         }
         let path = paths::snapshot_file(&self.shared.dir);
         let group = self.shared.group;
         let store = self.store()?;
         let disk = store.disk.clone();
-        store.keeper.call(move || snapshot.save(&*disk, &path, group)).await??;
+        store
+            .keeper
+            .call(move || snapshot.save(&*disk, &path, group))
+            .await??;
         let mut core = self.shared.core.borrow_mut();
         core.snapshot = Some(at);
         let kept = core.tables.partition_point(|index| *index <= at.1);
@@ -101,7 +123,8 @@ impl Log {
         store.keeper.run(move || {
             for index in removed {
                 // What stays by accident is found and removed when the log is next opened.
-                disk.remove_file(&paths::tables_file(&dir, index.get())).ok();
+                disk.remove_file(&paths::tables_file(&dir, index.get()))
+                    .ok();
             }
         });
         Ok(())
@@ -137,7 +160,11 @@ pub(crate) fn find_saved(
     dir: &std::path::Path,
     group: corduroy_record::GroupId,
 ) -> Result<SavedFiles, StorageError> {
-    let mut saved = SavedFiles { tables: Vec::new(), snapshot: None, snapshot_damage: None };
+    let mut saved = SavedFiles {
+        tables: Vec::new(),
+        snapshot: None,
+        snapshot_damage: None,
+    };
     match SavedTables::load(disk, &paths::snapshot_file(dir), group) {
         Ok(snapshot) => saved.snapshot = snapshot.map(|snapshot| snapshot.at),
         Err(error @ StorageError::Damaged { .. }) => saved.snapshot_damage = Some(error),
@@ -145,8 +172,11 @@ pub(crate) fn find_saved(
     }
     // No directory: a replica whose files are gone.
     let names = disk.list(dir).unwrap_or_default();
-    saved.tables =
-        names.iter().filter_map(|name| paths::parse_tables(name)).map(LogIndex::new).collect();
+    saved.tables = names
+        .iter()
+        .filter_map(|name| paths::parse_tables(name))
+        .map(LogIndex::new)
+        .collect();
     saved.tables.sort_unstable();
     Ok(saved)
 }

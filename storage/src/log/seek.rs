@@ -42,7 +42,9 @@ impl Log {
                     {
                         continue 'again;
                     }
-                    let Some(span) = self.span_before_timestamp(at, target_millis) else { break };
+                    let Some(span) = self.span_before_timestamp(at, target_millis) else {
+                        break;
+                    };
                     let start = self.shared.core.borrow().start;
                     let found = self
                         .scan(vec![span], move |disk, spans| {
@@ -72,7 +74,11 @@ impl Log {
                 .filter(|segment| segment.end > SEGMENT_HEADER_BYTES)
                 .map(|segment| {
                     let (from, end) = (SEGMENT_HEADER_BYTES, segment.end);
-                    let span = Span { segment: segment.file.clone(), from, end };
+                    let span = Span {
+                        segment: segment.file.clone(),
+                        from,
+                        end,
+                    };
                     (segment.max_timestamp, segment.id(), span)
                 })
                 .collect()
@@ -87,7 +93,9 @@ impl Log {
             }
             self.flush_written().await?;
             let found = self
-                .scan(vec![span], move |disk, spans| highest(disk, spans, start.index, upto))
+                .scan(vec![span], move |disk, spans| {
+                    highest(disk, spans, start.index, upto)
+                })
                 .await?;
             if let Some(found) = found
                 && best.is_none_or(|best| {
@@ -111,7 +119,11 @@ impl Log {
             let core = self.shared.core.borrow();
             core.durable_next() < core.next_index()
         };
-        if unwritten { self.flush().await } else { Ok(()) }
+        if unwritten {
+            self.flush().await
+        } else {
+            Ok(())
+        }
     }
 
     fn segment_brief(&self, at: usize) -> Option<(u32, Offset, i64)> {
@@ -127,11 +139,14 @@ impl Log {
         let segment = core.segments.get(at)?;
         let from = segment
             .index
-            .floor(|row| {
-                row.max_timestamp_before < target_millis && row.position < segment.end
-            })
+            .floor(|row| row.max_timestamp_before < target_millis && row.position < segment.end)
             .map_or(SEGMENT_HEADER_BYTES, |row| row.position);
-        Some(Span { segment: segment.file.clone(), from, end: segment.end })
+        let end = core.readable_end(segment);
+        Some(Span {
+            segment: segment.file.clone(),
+            from: from.min(end),
+            end,
+        })
     }
 
     async fn batch_at(&self, index: LogIndex) -> Result<Option<Batch>, StorageError> {
@@ -160,7 +175,10 @@ fn first_reaching(
                 && head.index >= start
                 && max_timestamp >= target_millis
             {
-                found = Some(Found { index: head.index, max_timestamp });
+                found = Some(Found {
+                    index: head.index,
+                    max_timestamp,
+                });
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
@@ -186,7 +204,10 @@ fn highest(
             }
             let is_higher = best.is_none_or(|best| max_timestamp > best.max_timestamp);
             if head.kind == EntryKind::Batch && head.index >= start && is_higher {
-                best = Some(Found { index: head.index, max_timestamp });
+                best = Some(Found {
+                    index: head.index,
+                    max_timestamp,
+                });
             }
             ControlFlow::Continue(())
         })?;

@@ -87,8 +87,7 @@ impl Replay {
     /// Whether a record is this replica's and is not in its state file yet.
     pub(super) fn takes(&self, incarnation: u64, session: u64, turn: u64) -> bool {
         let place = self.image.place;
-        incarnation == self.image.incarnation
-            && !(place.session == session && turn <= place.turn)
+        incarnation == self.image.incarnation && !(place.session == session && turn <= place.turn)
     }
 
     pub(super) fn flag(&mut self, what: String) {
@@ -117,19 +116,25 @@ impl Replay {
         let applied = match record.body {
             RecordBody::Vote(_) => Ok(true),
             RecordBody::Segment(identity) => Ok(self.add_segment(identity)),
-            RecordBody::Inline { segment, position, frames } => {
-                self.add_inline(disk, segment, position, &frames)
-            }
-            RecordBody::Referenced { segment, position, entries } => {
-                Ok(self.add_references(segment, position, entries))
-            }
+            RecordBody::Inline {
+                segment,
+                position,
+                frames,
+            } => self.add_inline(disk, segment, position, &frames),
+            RecordBody::Referenced {
+                segment,
+                position,
+                entries,
+            } => Ok(self.add_references(segment, position, entries)),
             RecordBody::Committed(committed) => {
                 self.image.committed = Some(committed);
                 Ok(true)
             }
-            RecordBody::Truncate { last, next_offset, cut } => {
-                Ok(self.truncate(last, next_offset, cut))
-            }
+            RecordBody::Truncate {
+                last,
+                next_offset,
+                cut,
+            } => Ok(self.truncate(last, next_offset, cut)),
             RecordBody::Start(start) => {
                 self.move_start(start);
                 Ok(true)
@@ -139,7 +144,11 @@ impl Replay {
                 self.references.clear();
                 Ok(true)
             }
-            RecordBody::Flags { no_vote, damaged, damaged_from } => {
+            RecordBody::Flags {
+                no_vote,
+                damaged,
+                damaged_from,
+            } => {
                 self.image.no_vote = no_vote;
                 self.image.damaged = damaged;
                 self.image.damaged_from = damaged_from;
@@ -150,14 +159,19 @@ impl Replay {
             // Journal records of a partition follow from each other; a gap means that some are
             // gone. What was applied up to here is sound.
             self.stopped = true;
-            self.flag(format!("turn {turn} of the journal does not follow the log's end"));
+            self.flag(format!(
+                "turn {turn} of the journal does not follow the log's end"
+            ));
         }
         Ok(())
     }
 
     fn add_segment(&mut self, identity: crate::segment::SegmentIdentity) -> bool {
         let image = &mut self.image;
-        let follows = image.segments.last().is_none_or(|last| last.identity.id < identity.id)
+        let follows = image
+            .segments
+            .last()
+            .is_none_or(|last| last.identity.id < identity.id)
             && identity.base_index == image.next_index()
             && identity.base_offset == image.next_offset;
         if !follows {
@@ -192,7 +206,9 @@ impl Replay {
         let follows = head.index == image.next_index()
             && head.base_offset == image.next_offset
             && image.last.is_none_or(|(term, _)| term <= head.term);
-        let Some(segment) = image.segments.last_mut() else { return false };
+        let Some(segment) = image.segments.last_mut() else {
+            return false;
+        };
         if !follows {
             return false;
         }
@@ -228,12 +244,16 @@ impl Replay {
         }
         let mut at = 0;
         while at < frames.len() {
-            let Ok(envelope) = frame::parse_envelope(&frames[at..]) else { return Ok(false) };
+            let Ok(envelope) = frame::parse_envelope(&frames[at..]) else {
+                return Ok(false);
+            };
             let bytes = envelope.frame_bytes();
             let payload = &frames[at + ENVELOPE_BYTES..];
             let max_timestamp = match envelope.head.kind {
                 EntryKind::Batch => {
-                    let Ok(header) = BatchHeader::parse(payload) else { return Ok(false) };
+                    let Ok(header) = BatchHeader::parse(payload) else {
+                        return Ok(false);
+                    };
                     header.max_timestamp
                 }
                 _ => i64::MIN,
@@ -274,11 +294,18 @@ impl Replay {
     }
 
     fn segment_file(&self, id: u32) -> Result<SegmentFile, StorageError> {
-        let segment = self.image.segments.iter().find(|segment| segment.identity.id == id);
+        let segment = self
+            .image
+            .segments
+            .iter()
+            .find(|segment| segment.identity.id == id);
         let group = self.image.group;
         match segment {
             Some(segment) => Ok(SegmentFile::new(group, &self.dir, segment.identity)),
-            None => Err(StorageError::damaged(group, format!("segment {id} is not known"))),
+            None => Err(StorageError::damaged(
+                group,
+                format!("segment {id} is not known"),
+            )),
         }
     }
 
@@ -309,8 +336,11 @@ impl Replay {
         if end > image.next_index() {
             return false;
         }
-        self.references.retain(|(_, _, entry)| entry.head.index < end);
-        image.segments.retain(|segment| cut.is_some_and(|(id, _)| segment.identity.id <= id));
+        self.references
+            .retain(|(_, _, entry)| entry.head.index < end);
+        image
+            .segments
+            .retain(|segment| cut.is_some_and(|(id, _)| segment.identity.id <= id));
         if let (Some((id, cut_end)), Some(segment)) = (cut, image.segments.last_mut()) {
             if segment.identity.id != id || segment.end < cut_end {
                 return false;
@@ -333,7 +363,11 @@ impl Replay {
 
     fn move_start(&mut self, start: LogStart) {
         let image = &mut self.image;
-        while image.segments.get(1).is_some_and(|next| next.identity.base_index <= start.index) {
+        while image
+            .segments
+            .get(1)
+            .is_some_and(|next| next.identity.base_index <= start.index)
+        {
             image.segments.remove(0);
         }
         image.epochs.cut_before(&start);
@@ -360,7 +394,10 @@ impl Replay {
                 }
             }
         }
-        self.image.place = JournalPlace { session, turn: last_turn };
+        self.image.place = JournalPlace {
+            session,
+            turn: last_turn,
+        };
         Ok(())
     }
 
@@ -379,7 +416,9 @@ impl Replay {
             Err(error) => return Err(error),
         };
         let mut bytes = vec![0; entry.length as usize + ENVELOPE_BYTES];
-        let got = open.read_at(u64::from(position), &mut bytes).during("read", &file.path)?;
+        let got = open
+            .read_at(u64::from(position), &mut bytes)
+            .during("read", &file.path)?;
         let mut crc = Checksum::salted(file.identity.salt);
         crc.update(&bytes[4..]);
         let stored = bytes.first_chunk::<4>().map(|crc| u32::from_le_bytes(*crc));
@@ -415,7 +454,11 @@ impl Replay {
         self.store_index_rows(disk)?;
         self.image.save(disk, &self.dir)?;
         self.remove_orphans(disk);
-        Ok(Outcome { entries: self.entries, damage: self.damage, torn: self.torn })
+        Ok(Outcome {
+            entries: self.entries,
+            damage: self.damage,
+            torn: self.torn,
+        })
     }
 
     /// Every segment that records of the journals touched: after a kill of the process the page
@@ -423,7 +466,11 @@ impl Replay {
     fn flush_segments(&mut self, disk: &dyn Disk) -> Result<(), StorageError> {
         let grown: Vec<u32> = self.indices.keys().copied().collect();
         for id in grown {
-            let known = self.image.segments.iter().any(|segment| segment.identity.id == id);
+            let known = self
+                .image
+                .segments
+                .iter()
+                .any(|segment| segment.identity.id == id);
             if !known {
                 continue;
             }
@@ -434,8 +481,11 @@ impl Replay {
             match file.open(disk) {
                 Ok(open) => open.flush().during("flush", &file.path)?,
                 Err(StorageError::Damaged { what, .. }) => {
-                    let segment =
-                        self.image.segments.iter().find(|segment| segment.identity.id == id);
+                    let segment = self
+                        .image
+                        .segments
+                        .iter()
+                        .find(|segment| segment.identity.id == id);
                     if segment.is_some_and(|segment| segment.end == SEGMENT_HEADER_BYTES) {
                         // Created in the last turn, without entries: made again.
                         file.create(disk)?.flush().during("flush", &file.path)?;
@@ -454,7 +504,9 @@ impl Replay {
 
     fn store_index_rows(&mut self, disk: &dyn Disk) -> Result<(), StorageError> {
         for segment in &mut self.image.segments {
-            let Some(index) = self.indices.get_mut(&segment.identity.id) else { continue };
+            let Some(index) = self.indices.get_mut(&segment.identity.id) else {
+                continue;
+            };
             let rows = index.unstored(segment.end);
             if rows.is_empty() {
                 continue;
@@ -476,8 +528,14 @@ impl Replay {
             return;
         }
         for name in disk.list(&self.dir).unwrap_or_default() {
-            let Some(id) = paths::parse_segment(&name) else { continue };
-            let known = self.image.segments.iter().any(|segment| segment.identity.id == id);
+            let Some(id) = paths::parse_segment(&name) else {
+                continue;
+            };
+            let known = self
+                .image
+                .segments
+                .iter()
+                .any(|segment| segment.identity.id == id);
             if !known {
                 disk.remove_file(&self.dir.join(name)).ok();
             }

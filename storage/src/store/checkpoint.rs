@@ -113,7 +113,10 @@ impl StoreInner {
         let mut core = log.core.borrow_mut();
         core.checkpoint = Some(turn);
         core.pin_after = None;
-        let place = JournalPlace { session: self.session, turn };
+        let place = JournalPlace {
+            session: self.session,
+            turn,
+        };
         let mut checkpoint = core.checkpoint(log, place);
         drop(core);
         self.pins.borrow_mut().in_flight += 1;
@@ -121,10 +124,15 @@ impl StoreInner {
         let (group, incarnation) = (log.group, log.incarnation);
         let counters = self.counters.clone();
         self.keeper.run(move || {
-            let result =
-                write_checkpoint(&disk, &dir, &mut checkpoint).map(|()| checkpoint.done());
+            let result = write_checkpoint(&disk, &dir, &mut checkpoint).map(|()| checkpoint.done());
             add(&counters.checkpoints, 1);
-            outputs.send(Output::Checkpointed { group, incarnation, result }).ok();
+            outputs
+                .send(Output::Checkpointed {
+                    group,
+                    incarnation,
+                    result,
+                })
+                .ok();
         });
     }
 
@@ -165,7 +173,14 @@ impl StoreInner {
             }
         }
         // A log that was removed meanwhile takes its directory with it: no failure of the disk.
-        self.start_checkpoints(outputs, if self.closing.get() { HURRY_MAX } else { SPREAD_MAX });
+        self.start_checkpoints(
+            outputs,
+            if self.closing.get() {
+                HURRY_MAX
+            } else {
+                SPREAD_MAX
+            },
+        );
         self.release();
         Ok(())
     }
@@ -181,7 +196,10 @@ impl StoreInner {
     /// Tells the flush thread which turns no log needs any more.
     fn release(&self) {
         let mut pins = self.pins.borrow_mut();
-        let before = pins.by_turn.first().map_or(pins.durable_turn + 1, |(turn, _)| *turn);
+        let before = pins
+            .by_turn
+            .first()
+            .map_or(pins.durable_turn + 1, |(turn, _)| *turn);
         if before > pins.released {
             pins.released = before;
             self.inbox.send(Input::Release(before)).ok();
@@ -202,7 +220,10 @@ fn write_checkpoint(
     checkpoint: &mut Checkpoint,
 ) -> Result<(), StorageError> {
     for segment in &checkpoint.flush {
-        segment.open(&**disk)?.flush().during("flush", &segment.path)?;
+        segment
+            .open(&**disk)?
+            .flush()
+            .during("flush", &segment.path)?;
     }
     let mut left_out = Vec::new();
     for rows in &checkpoint.rows {

@@ -1,7 +1,7 @@
 //! The store and its logs: opened, created, removed, closed.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,11 +38,7 @@ impl Store {
     /// # Errors
     /// [`StorageError::NeedsRecovery`], the operating system's, and a configuration that makes
     /// no sense.
-    pub fn open(
-        disk: Arc<dyn Disk>,
-        config: StoreConfig,
-        env: Env,
-    ) -> Result<Store, StorageError> {
+    pub fn open(disk: Arc<dyn Disk>, config: StoreConfig, env: Env) -> Result<Store, StorageError> {
         if config.journal_file_bytes < JOURNAL_FILE_BYTES_MIN
             || config.journal_file_bytes > u64::from(u32::MAX)
             || !config.journal_file_bytes.is_multiple_of(4096)
@@ -55,7 +51,10 @@ impl Store {
                 config.journal_file_bytes,
                 u32::MAX
             );
-            return Err(StorageError::Foreign { path: config.root, what: what.into() });
+            return Err(StorageError::Foreign {
+                path: config.root,
+                what: what.into(),
+            });
         }
         let dir = paths::journal_dir(&config.root, config.shard);
         create_dir_durably(&*disk, &config.root, &dir).during("create", &dir)?;
@@ -71,10 +70,9 @@ impl Store {
         let (sender, outputs) = mpsc::unbounded_channel();
         let counters = Arc::new(TurnCounters::default());
         let shard = config.shard;
-        let pool = |name: &str, threads| {
-            Pool::new(&env, config.io, &format!("{name}-{shard}"), threads)
-        };
-        let keeper = pool("keep", 1)?;
+        let pool =
+            |name: &str, threads| Pool::new(&env, config.io, &format!("{name}-{shard}"), threads);
+        let keeper = Pool::background(&env, config.io, &format!("keep-{shard}"), 1)?;
         let readers = pool("read", READ_THREADS)?;
         let reserve = Reserve::open(&*disk, &dir, config.reserve_bytes);
         let worker = TurnWorker {
@@ -93,6 +91,7 @@ impl Store {
             refused: HashMap::new(),
             overcommit: false,
             stalled: false,
+            closing: false,
             arena: Vec::new(),
         };
         let inline = match config.io {
@@ -126,12 +125,18 @@ impl Store {
             closers: RefCell::new(Vec::new()),
             wake: Notify::new(),
             inbox,
-            runner: RefCell::new(Some(Runner { outputs, sender, inline })),
+            runner: RefCell::new(Some(Runner {
+                outputs,
+                sender,
+                inline,
+            })),
             free_bytes: Cell::new(free_bytes),
             disk_level: Cell::new(DiskLevel::Plenty),
             space_checked: Cell::new(None),
         };
-        Ok(Store { inner: Rc::new(inner) })
+        Ok(Store {
+            inner: Rc::new(inner),
+        })
     }
 
     /// Registers a new replica, durably, and opens its empty log.
@@ -149,10 +154,16 @@ impl Store {
         if self.contains(group) {
             return Err(StorageError::AlreadyExists { group });
         }
-        let registration =
-            Registration { group, replica, incarnation: inner.env.random_u64() };
+        let registration = Registration {
+            group,
+            replica,
+            incarnation: inner.env.random_u64(),
+        };
         let mut image = StateImage::new(group, replica, registration.incarnation);
-        image.place = JournalPlace { session: inner.session, turn: 0 };
+        image.place = JournalPlace {
+            session: inner.session,
+            turn: 0,
+        };
         let (disk, root) = (inner.disk.clone(), inner.config.root.clone());
         let dir = paths::partition_dir(&root, group);
         let state = image.clone();
@@ -160,7 +171,8 @@ impl Store {
         let create = move || {
             // The files of a replica that was removed and not yet cleared away.
             if disk.exists(&create_dir) {
-                disk.remove_dir_all(&create_dir).during("remove", &create_dir)?;
+                disk.remove_dir_all(&create_dir)
+                    .during("remove", &create_dir)?;
             }
             create_dir_durably(&*disk, &root, &create_dir).during("create", &create_dir)?;
             // Twice, so that the file that checkpoints swap with is there from the start.
@@ -214,7 +226,9 @@ impl Store {
     pub fn contains(&self, group: GroupId) -> bool {
         let inner = &self.inner;
         inner.log(group).is_some()
-            || inner.disk.exists(&paths::registration(&inner.config.root, group))
+            || inner
+                .disk
+                .exists(&paths::registration(&inner.config.root, group))
     }
 
     /// Forgets a replica: its registration is durably gone when this returns, its data goes in
@@ -230,12 +244,20 @@ impl Store {
         }
         if let Some(shared) = inner.log(group) {
             // What is under way still needs the directory.
-            let flushed = Log { shared: shared.clone() }.flush().await;
+            let flushed = Log {
+                shared: shared.clone(),
+            }
+            .flush()
+            .await;
             shared.removed.set(true);
             if let Err(error @ StorageError::Failed(_)) = flushed {
                 return Err(error);
             }
-            Log { shared: shared.clone() }.settle(inner).await?;
+            Log {
+                shared: shared.clone(),
+            }
+            .settle(inner)
+            .await?;
             inner.unpin(&shared);
             inner.logs.borrow_mut().remove(&group);
         }
@@ -336,7 +358,11 @@ pub(crate) fn load_replica(
             // The state file carries the same identity.
             Ok(image) => {
                 let (replica, incarnation) = (image.replica, image.incarnation);
-                let registration = Registration { group, replica, incarnation };
+                let registration = Registration {
+                    group,
+                    replica,
+                    incarnation,
+                };
                 registration.save(disk, root)?;
                 registration
             }
@@ -360,8 +386,9 @@ pub(crate) fn load_replica(
     if damage.is_some() {
         image.next_segment = next_segment_after(disk, &dir);
     }
-    let snapshot_reaches =
-        saved.snapshot.is_some_and(|(_, index)| index.next() >= image.start.index);
+    let snapshot_reaches = saved
+        .snapshot
+        .is_some_and(|(_, index)| index.next() >= image.start.index);
     if image.start.prev.is_some() && !snapshot_reaches {
         damage = Some(match &saved.snapshot_damage {
             Some(error) => error.to_string(),
@@ -387,5 +414,9 @@ pub(crate) fn load_replica(
 
 fn next_segment_after(disk: &dyn Disk, dir: &Path) -> u32 {
     let names = disk.list(dir).unwrap_or_default();
-    names.iter().filter_map(|name| paths::parse_segment(name)).max().map_or(0, |id| id + 1)
+    names
+        .iter()
+        .filter_map(|name| paths::parse_segment(name))
+        .max()
+        .map_or(0, |id| id + 1)
 }

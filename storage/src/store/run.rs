@@ -28,7 +28,9 @@ impl Store {
     /// The flush loop. The shard spawns it once; it ends after [`Store::close`], or after a
     /// failed flush once everyone has been told.
     pub async fn run(self) {
-        let Some(mut runner) = self.inner.runner.borrow_mut().take() else { return };
+        let Some(mut runner) = self.inner.runner.borrow_mut().take() else {
+            return;
+        };
         let inner = self.inner;
         loop {
             inner.hand_over(&runner.sender);
@@ -38,7 +40,7 @@ impl Store {
                 }
                 if inner.is_idle() {
                     inner.wake.notified().await;
-                } else if inner.stalled_at.get().is_some() {
+                } else if inner.stalled_at.get().is_some() && !inner.keeper.has_jobs() {
                     inner.env.sleep(STALL_RETRY).await;
                     inner.retry_stalled(&runner.sender);
                 } else {
@@ -112,6 +114,7 @@ fn run_inline(
         }
     }
     inner.backlog.set(worker.backlog.len());
+    inner.keeper.step();
     while let Ok(output) = outputs.try_recv() {
         if !inner.handle(output, sender) {
             return false;
@@ -138,6 +141,7 @@ impl StoreInner {
     fn is_idle(&self) -> bool {
         self.queue.borrow().gathered.is_empty()
             && self.backlog.get() == 0
+            && !self.keeper.has_jobs()
             && (!self.closing.get() || self.closed.get())
     }
 
@@ -173,7 +177,11 @@ impl StoreInner {
             Output::Stalled { oldest_last_turn } => {
                 self.hurry_checkpoints(sender, oldest_last_turn);
             }
-            Output::Checkpointed { group, incarnation, result } => {
+            Output::Checkpointed {
+                group,
+                incarnation,
+                result,
+            } => {
                 match self.on_checkpointed(sender, group, incarnation, result) {
                     Ok(()) => {}
                     Err(StorageError::DiskFull) if !self.closing.get() => {}
@@ -219,9 +227,10 @@ impl StoreInner {
 
     /// A checkpoint that a full disk refused may succeed now.
     fn retry_stalled(&self, sender: &UnboundedSender<Output>) {
-        let due = self.stalled_at.get().is_some_and(|at| {
-            self.env.now().saturating_duration_since(at) >= STALL_RETRY
-        });
+        let due = self
+            .stalled_at
+            .get()
+            .is_some_and(|at| self.env.now().saturating_duration_since(at) >= STALL_RETRY);
         if due {
             self.help_stalled(sender);
         }

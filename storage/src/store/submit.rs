@@ -15,10 +15,16 @@ use crate::turn::{Action, Op};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Effect {
     Append(AppendEffect),
-    Segment { id: u32 },
+    Segment {
+        id: u32,
+    },
     Vote(Vote),
     Committed((Term, LogIndex)),
-    Truncate { last: Option<(Term, LogIndex)>, next_offset: Offset, cut: Option<(u32, u32)> },
+    Truncate {
+        last: Option<(Term, LogIndex)>,
+        next_offset: Offset,
+        cut: Option<(u32, u32)>,
+    },
     Start,
     Reset(LogStart),
     Flags,
@@ -79,7 +85,11 @@ impl StoreInner {
         let count = operations.len();
         let mut done = Some(done);
         for (number, (action, effect)) in operations.into_iter().enumerate() {
-            let done = if number + 1 == count { done.take() } else { None };
+            let done = if number + 1 == count {
+                done.take()
+            } else {
+                None
+            };
             self.enqueue(log, action, effect, done.unwrap_or_default());
         }
         if let Some(done) = done {
@@ -96,7 +106,11 @@ impl StoreInner {
         body: RecordBody,
         committed: (Term, LogIndex),
     ) {
-        let lazy = Lazy { log: log.clone(), body, effect: Effect::Committed(committed) };
+        let lazy = Lazy {
+            log: log.clone(),
+            body,
+            effect: Effect::Committed(committed),
+        };
         self.queue.borrow_mut().lazy.insert(log.group, lazy);
     }
 
@@ -126,7 +140,8 @@ impl StoreInner {
             _ => 0,
         };
         queue.unflushed_bytes += frame_bytes as u64;
-        self.appended_bytes.set(self.appended_bytes.get() + frame_bytes as u64);
+        self.appended_bytes
+            .set(self.appended_bytes.get() + frame_bytes as u64);
         let attempt = log.core.borrow().attempt;
         queue.gathered.push(Op {
             seq,
@@ -151,7 +166,9 @@ impl StoreInner {
         let mut callbacks = Vec::new();
         {
             let mut queue = self.queue.borrow_mut();
-            let from = queue.pending.partition_point(|pending| pending.seq <= queue.written);
+            let from = queue
+                .pending
+                .partition_point(|pending| pending.seq <= queue.written);
             let to = queue.pending.partition_point(|pending| pending.seq <= upto);
             for pending in queue.pending.range_mut(from..to.max(from)) {
                 callbacks.extend(pending.done.written.take());
@@ -192,8 +209,11 @@ impl StoreInner {
         }
         self.cache.borrow_mut().evict(self.config.cache_bytes);
         for pending in finished {
-            let result =
-                if is_refused(&pending) { Err(StorageError::DiskFull) } else { Ok(()) };
+            let result = if is_refused(&pending) {
+                Err(StorageError::DiskFull)
+            } else {
+                Ok(())
+            };
             if let Some(callback) = pending.done.written {
                 callback(result.clone());
             }
@@ -224,7 +244,11 @@ impl StoreInner {
             }
             Effect::Vote(vote) => durable.vote = Some(vote),
             Effect::Committed(committed) => durable.committed = Some(committed),
-            Effect::Truncate { last, next_offset, cut } => {
+            Effect::Truncate {
+                last,
+                next_offset,
+                cut,
+            } => {
                 durable.last = last;
                 durable.next_offset = next_offset;
                 durable.segment = cut;
@@ -256,7 +280,8 @@ impl StoreInner {
         core.committed = core.durable.committed;
         core.epochs.truncate(end);
         let durable = core.durable.segment;
-        core.segments.retain(|segment| durable.is_some_and(|(id, _)| segment.id() <= id));
+        core.segments
+            .retain(|segment| durable.is_some_and(|(id, _)| segment.id() <= id));
         if let (Some((_, durable_end)), Some(segment)) = (durable, core.segments.back_mut()) {
             segment.end = durable_end;
             segment.index.truncate(durable_end);

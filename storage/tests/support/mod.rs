@@ -32,16 +32,21 @@ impl Network for NoNetwork {
     }
 }
 
-/// Runs a test with seeded randomness.
+/// Runs a test on a paused clock with seeded randomness.
 pub fn simulate<T, F: Future<Output = T>>(seed: u64, run: impl FnOnce(Env) -> F) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
+        .start_paused(true)
         .build()
         .unwrap();
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let network = Box::new(NoNetwork);
-        let simulation = Simulation { seed, unix_millis: 1_700_000_000_000, network };
+        let simulation = Simulation {
+            seed,
+            unix_millis: 1_700_000_000_000,
+            network,
+        };
         run(Env::simulated(simulation)).await
     })
 }
@@ -92,7 +97,11 @@ pub fn small_store(inline_bytes_max: usize) -> StoreConfig {
 }
 
 pub fn small_log() -> LogConfig {
-    LogConfig { segment_bytes: 6 << 10, segment_ms: i64::MAX / 4, index_interval_bytes: 512 }
+    LogConfig {
+        segment_bytes: 6 << 10,
+        segment_ms: i64::MAX / 4,
+        index_interval_bytes: 512,
+    }
 }
 
 pub fn open_store(disk: &SimDisk, config: StoreConfig, env: &Env) -> Result<Store, StorageError> {
@@ -111,7 +120,9 @@ pub fn batch(records: u32, bytes: usize, timestamp: i64, fill: u8) -> Batch {
     let mut builder = BatchBuilder::new(BuilderOptions::default());
     for number in 0..records {
         let value = vec![fill.wrapping_add(number as u8); bytes];
-        builder.push(timestamp, Some(b"key"), Some(&value), &[]).unwrap();
+        builder
+            .push(timestamp, Some(b"key"), Some(&value), &[])
+            .unwrap();
     }
     builder.finish()
 }
@@ -129,10 +140,20 @@ pub struct ModelEntry {
 
 impl std::fmt::Debug for ModelEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let ModelEntry { term, index, base_offset, records, kind, bytes } = self;
+        let ModelEntry {
+            term,
+            index,
+            base_offset,
+            records,
+            kind,
+            bytes,
+        } = self;
         let crc = corduroy_record::crc32c(bytes);
         let length = bytes.len();
-        write!(f, "{index}@{term}:{base_offset}+{records} {kind:?} {length}B {crc:08x}")
+        write!(
+            f,
+            "{index}@{term}:{base_offset}+{records} {kind:?} {length}B {crc:08x}"
+        )
     }
 }
 
@@ -175,19 +196,25 @@ pub struct ModelLog {
 
 impl Default for ModelLog {
     fn default() -> Self {
-        ModelLog { start: LogStart::ZERO, entries: Vec::new(), vote: None }
+        ModelLog {
+            start: LogStart::ZERO,
+            entries: Vec::new(),
+            vote: None,
+        }
     }
 }
 
 impl ModelLog {
     pub fn next_index(&self) -> u64 {
-        self.entries.last().map_or(self.start.index.get(), |entry| entry.index + 1)
+        self.entries
+            .last()
+            .map_or(self.start.index.get(), |entry| entry.index + 1)
     }
 
     pub fn next_offset(&self) -> i64 {
-        self.entries
-            .last()
-            .map_or(self.start.offset.get(), |last| last.base_offset + i64::from(last.records))
+        self.entries.last().map_or(self.start.offset.get(), |last| {
+            last.base_offset + i64::from(last.records)
+        })
     }
 
     pub fn last(&self) -> Option<(Term, LogIndex)> {
@@ -203,7 +230,8 @@ impl ModelLog {
             Step::Truncate(end) => self.entries.retain(|entry| entry.index < *end),
             Step::Start(start) => {
                 self.start = *start;
-                self.entries.retain(|entry| entry.index >= start.index.get());
+                self.entries
+                    .retain(|entry| entry.index >= start.index.get());
             }
             Step::Reset(start) => {
                 self.start = *start;
@@ -227,15 +255,30 @@ pub struct Subject {
 /// What a workload does next.
 #[derive(Clone, Debug)]
 pub enum Action {
-    Append { count: u32, records: u32, bytes: usize },
-    Internal { bytes: usize },
+    Append {
+        count: u32,
+        records: u32,
+        bytes: usize,
+    },
+    Internal {
+        bytes: usize,
+    },
     Vote,
-    Truncate { back: u64 },
+    Truncate {
+        back: u64,
+    },
     Committed,
     Tables,
-    Retain { back: u64 },
-    Reset { ahead: u64 },
-    Read { from: u64, count: u64 },
+    Retain {
+        back: u64,
+    },
+    Reset {
+        ahead: u64,
+    },
+    Read {
+        from: u64,
+        count: u64,
+    },
     Flush,
     Yield,
 }
@@ -248,15 +291,30 @@ impl Action {
                 records: 1 + random.below(3) as u32,
                 bytes: 20 + random.below(700) as usize,
             },
-            14..=15 => Action::Append { count: 1, records: 1, bytes: 3000 },
-            16..=17 => Action::Internal { bytes: random.below(200) as usize },
+            14..=15 => Action::Append {
+                count: 1,
+                records: 1,
+                bytes: 3000,
+            },
+            16..=17 => Action::Internal {
+                bytes: random.below(200) as usize,
+            },
             18..=20 => Action::Vote,
-            21..=22 => Action::Truncate { back: random.below(6) },
+            21..=22 => Action::Truncate {
+                back: random.below(6),
+            },
             23 => Action::Committed,
             24..=25 => Action::Tables,
-            26..=27 => Action::Retain { back: random.below(12) },
-            28 => Action::Reset { ahead: random.below(5) },
-            29..=32 => Action::Read { from: random.next(), count: 1 + random.below(8) },
+            26..=27 => Action::Retain {
+                back: random.below(12),
+            },
+            28 => Action::Reset {
+                ahead: random.below(5),
+            },
+            29..=32 => Action::Read {
+                from: random.next(),
+                count: 1 + random.below(8),
+            },
             33..=34 => Action::Flush,
             _ => Action::Yield,
         }
@@ -266,7 +324,9 @@ impl Action {
 impl Subject {
     pub async fn create(store: &Store, number: u32) -> Result<Subject, StorageError> {
         let group = group(number);
-        let log = store.create_log(group, ReplicaId::new(7), small_log()).await?;
+        let log = store
+            .create_log(group, ReplicaId::new(7), small_log())
+            .await?;
         Ok(Subject {
             log: RefCell::new(log),
             group,
@@ -298,7 +358,12 @@ impl Subject {
             let model = self.model.borrow();
             for (number, payload) in payloads.into_iter().enumerate() {
                 let index = LogIndex::new(model.next_index() + number as u64);
-                entries.push(NewEntry { term: Term::new(term), index, base_offset: None, payload });
+                entries.push(NewEntry {
+                    term: Term::new(term),
+                    index,
+                    base_offset: None,
+                    payload,
+                });
             }
         }
         let kept = entries.clone();
@@ -320,7 +385,10 @@ impl Subject {
             assert_eq!(head.base_offset.get(), self.model.borrow().next_offset());
             let mut payload = entry.payload;
             if let Payload::Batch(batch) = &mut payload {
-                batch.stamp(head.base_offset, corduroy_record::LeaderEpoch::from_term(head.term));
+                batch.stamp(
+                    head.base_offset,
+                    corduroy_record::LeaderEpoch::from_term(head.term),
+                );
             }
             self.note(Step::Entry(ModelEntry::of(&Entry { head, payload })));
         }
@@ -330,7 +398,11 @@ impl Subject {
     pub async fn perform(&self, action: &Action) -> Result<(), StorageError> {
         let log = self.log();
         match action {
-            Action::Append { count, records, bytes } => {
+            Action::Append {
+                count,
+                records,
+                bytes,
+            } => {
                 let fill = self.steps.borrow().len() as u8;
                 let timestamp = 1000 + 10 * self.steps.borrow().len() as i64;
                 if log.flush_failed() {
@@ -357,13 +429,16 @@ impl Subject {
                 let vote = Vote {
                     term: Term::new(self.term.get()),
                     voted_for: Some(ReplicaId::new(self.term.get() % 3)),
-                    committed: self.term.get() % 2 == 0,
+                    committed: self.term.get().is_multiple_of(2),
                 };
                 self.note(Step::Vote(vote));
                 let after = self.steps.borrow().len();
                 log.save_vote(vote).await?;
                 // Law 1: everything before it is durable.
-                assert!(self.durable_steps.get() + 1 >= after, "a vote overtook its log");
+                assert!(
+                    self.durable_steps.get() + 1 >= after,
+                    "a vote overtook its log"
+                );
                 self.note_durable();
             }
             Action::Truncate { back } => {
@@ -373,8 +448,11 @@ impl Subject {
                 };
                 let end = next.saturating_sub(*back).max(start.index.get());
                 self.note(Step::Truncate(end));
-                let last =
-                    if end == start.index.get() { None } else { Some(LogIndex::new(end - 1)) };
+                let last = if end == start.index.get() {
+                    None
+                } else {
+                    Some(LogIndex::new(end - 1))
+                };
                 log.truncate_after(last).await?;
                 self.note_durable();
                 self.term.set(self.term.get() + 1);
@@ -391,14 +469,19 @@ impl Subject {
                 };
                 if let Some(at) = last {
                     let tables = Bytes::from(format!("tables of {}", at.1));
-                    log.save_tables(at, Offset::new(offset), Bytes::new(), tables).await?;
+                    log.save_tables(at, Offset::new(offset), Bytes::new(), tables)
+                        .await?;
                 }
             }
             Action::Retain { back } => {
                 let start = {
                     let model = self.model.borrow();
-                    let Some((_, last)) = model.last() else { return Ok(()) };
-                    let index = (last.get() + 1).saturating_sub(*back).max(model.start.index.get());
+                    let Some((_, last)) = model.last() else {
+                        return Ok(());
+                    };
+                    let index = (last.get() + 1)
+                        .saturating_sub(*back)
+                        .max(model.start.index.get());
                     let at = model.entries.iter().find(|entry| entry.index == index);
                     let prev = model
                         .entries
@@ -408,7 +491,11 @@ impl Subject {
                         .map(|entry| (Term::new(entry.term), LogIndex::new(entry.index)))
                         .or(model.start.prev);
                     let offset = at.map_or(model.next_offset(), |entry| entry.base_offset);
-                    LogStart { index: LogIndex::new(index), offset: Offset::new(offset), prev }
+                    LogStart {
+                        index: LogIndex::new(index),
+                        offset: Offset::new(offset),
+                        prev,
+                    }
                 };
                 let Some(at) = start.prev else { return Ok(()) };
                 if log.snapshot().is_some_and(|known| known.at.1 > at.1) {
@@ -426,11 +513,14 @@ impl Subject {
                     let at = (Term::new(self.term.get()), LogIndex::new(index));
                     LogStart {
                         index: LogIndex::new(index + 1),
-                        offset: Offset::new(model.next_offset() + 3 * i64::try_from(*ahead).unwrap()),
+                        offset: Offset::new(
+                            model.next_offset() + 3 * i64::try_from(*ahead).unwrap(),
+                        ),
                         prev: Some(at),
                     }
                 };
-                log.save_snapshot(saved(start.prev.unwrap(), start.offset)).await?;
+                log.save_snapshot(saved(start.prev.unwrap(), start.offset))
+                    .await?;
                 self.note(Step::Reset(start));
                 log.reset(start).await?;
                 self.note_durable();
@@ -476,8 +566,13 @@ pub async fn read_range(log: &Log, from: u64, to: u64) -> Result<Vec<ModelEntry>
     let mut found = Vec::new();
     let mut next = from;
     while next < to {
-        let read = log.read(LogIndex::new(next), LogIndex::new(to), 2000).await?;
-        assert!(!read.is_empty(), "a range that is not empty read as nothing at {next}");
+        let read = log
+            .read(LogIndex::new(next), LogIndex::new(to), 2000)
+            .await?;
+        assert!(
+            !read.is_empty(),
+            "a range that is not empty read as nothing at {next}"
+        );
         for entry in &read {
             assert_eq!(entry.head.index.get(), next, "a hole");
             next += 1;
@@ -490,9 +585,15 @@ pub async fn read_range(log: &Log, from: u64, to: u64) -> Result<Vec<ModelEntry>
 /// The log as reads show it.
 pub async fn observe(log: &Log) -> Result<ModelLog, StorageError> {
     let state = log.state();
-    let next = state.last.map_or(state.log_start.index.get(), |(_, index)| index.get() + 1);
+    let next = state
+        .last
+        .map_or(state.log_start.index.get(), |(_, index)| index.get() + 1);
     let entries = read_range(log, state.log_start.index.get(), next).await?;
-    Ok(ModelLog { start: state.log_start, entries, vote: state.vote })
+    Ok(ModelLog {
+        start: state.log_start,
+        entries,
+        vote: state.vote,
+    })
 }
 
 /// Checks a reopened log against what was done to it. Returns the model it matches.
@@ -560,11 +661,18 @@ fn brief(step: &Step) -> String {
 /// The laws that hold for every log at every moment.
 pub fn check_laws(log: &Log, seen: &ModelLog) {
     let state = log.state();
-    assert!(!state.damaged && !state.no_vote, "a crash looks like damage");
+    assert!(
+        !state.damaged && !state.no_vote,
+        "a crash looks like damage"
+    );
     let mut offset = state.log_start.offset.get();
     let mut term = state.log_start.prev.map_or(0, |(term, _)| term.get());
     for entry in &seen.entries {
-        assert_eq!(entry.base_offset, offset, "offsets do not follow at {}", entry.index);
+        assert_eq!(
+            entry.base_offset, offset,
+            "offsets do not follow at {}",
+            entry.index
+        );
         assert!(entry.term >= term, "terms fall at {}", entry.index);
         let known = log.term_of(LogIndex::new(entry.index)).map(Term::get);
         assert_eq!(known, Some(entry.term), "epoch table at {}", entry.index);
@@ -574,15 +682,29 @@ pub fn check_laws(log: &Log, seen: &ModelLog) {
     assert_eq!(state.next_offset.get(), offset);
     assert_eq!(state.last, seen.last());
     if let Some((_, committed)) = state.committed {
-        assert!(Some(committed) <= state.durable_last, "law 6: committed beyond durable");
+        assert!(
+            Some(committed) <= state.durable_last,
+            "law 6: committed beyond durable"
+        );
     }
     if let Some(tables) = log.tables() {
-        assert!(Some(tables.at.1) <= state.durable_last, "law 6: tables beyond durable");
-        assert_eq!(tables.tables, Bytes::from(format!("tables of {}", tables.at.1)));
+        assert!(
+            Some(tables.at.1) <= state.durable_last,
+            "law 6: tables beyond durable"
+        );
+        assert_eq!(
+            tables.tables,
+            Bytes::from(format!("tables of {}", tables.at.1))
+        );
     }
     if let Some(prev) = state.log_start.prev {
-        let snapshot = log.snapshot().expect("law 9: a log start without its snapshot");
-        assert!(snapshot.at.1 >= prev.1, "law 9: a snapshot behind the log's start");
+        let snapshot = log
+            .snapshot()
+            .expect("law 9: a log start without its snapshot");
+        assert!(
+            snapshot.at.1 >= prev.1,
+            "law 9: a snapshot behind the log's start"
+        );
     }
 }
 

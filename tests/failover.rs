@@ -1,0 +1,239 @@
+//! The textbook failover, and what a partition takes with too few replicas.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests drive real processes with real time"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use corduroy_client::{Acks, Record};
+use corduroy_protocol::ErrorCode;
+use support::traffic::{block_on, client, read_all};
+use support::wire::{Wire, batch, values};
+use support::{Cluster, alone, wait_until};
+
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Sends one record to whoever leads, until it is taken.
+fn produce_all(cluster: &Cluster, topic: &str, value: &str) -> i64 {
+    let mut offset = -1;
+    wait_until(&format!("{value:?} is committed"), || {
+        let leader = cluster.leader(topic, 0);
+        let answer = cluster.wire(leader).produce((topic, 0), -1, ANSWER, &batch(None, &[value]));
+        match answer {
+            Ok(produced) if produced.error == ErrorCode::None => {
+                offset = produced.base_offset;
+                true
+            }
+            _ => false,
+        }
+    });
+    offset
+}
+
+#[test]
+fn the_committed_survive_and_what_only_the_leader_held_vanishes() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let topic = "textbook";
+    cluster.create_topic(topic, 1, &[]);
+    for n in 0..5 {
+        assert_eq!(produce_all(&cluster, topic, &format!("committed {n}")), n);
+    }
+    let leader = cluster.leader(topic, 0);
+    let mut wire = cluster.wire(leader);
+    let mut consumer = cluster.wire(leader);
+    let followers: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();
+    for id in &followers {
+        cluster.node(*id).pause();
+    }
+    // Taken while the lease lasts; the followers are frozen.
+    for n in 0..3 {
+        let produced = wire
+            .produce((topic, 0), 1, ANSWER, &batch(None, &[format!("leader only {n}")]))
+            .expect("answered");
+        assert_eq!(produced.error, ErrorCode::None, "acks=1 is taken while the lease lasts");
+        assert_eq!(produced.base_offset, 5 + n);
+    }
+    let seen = consumer.fetch(topic, 0, 0, Duration::from_millis(100)).expect("answered");
+    assert_eq!(values(&seen).len(), 5, "a consumer sees the committed records alone");
+    assert_eq!(seen.high_watermark, 5);
+    let seen = consumer.fetch(topic, 0, 5, Duration::from_millis(500)).expect("answered");
+    assert!(values(&seen).is_empty(), "nothing above the high watermark: {:?}", values(&seen));
+
+    cluster.node(leader).kill();
+    // What the leader sent lies unread in the followers' sockets: thawed, they would read it after
+    // its death, take it over and commit it, as they may. It dies with their sockets.
+    for id in &followers {
+        cluster.node(*id).kill();
+        cluster.node(*id).start();
+    }
+    let successor = cluster.leader(topic, 0);
+    assert_ne!(successor, leader);
+    assert_eq!(produce_all(&cluster, topic, "after"), 5, "the vanished records' offsets are free");
+    let expected: Vec<(i64, String)> = (0..5)
+        .map(|n| (n, format!("committed {n}")))
+        .chain([(5, "after".to_owned())])
+        .collect();
+    let bootstrap = cluster.bootstrap();
+    let read = || block_on(async { read_all(&client(&bootstrap).await, topic, 0).await });
+    assert_eq!(read(), expected);
+
+    // The old leader comes back, cuts what it held alone, and agrees: also when it leads again.
+    cluster.node(leader).start();
+    cluster.wait_in_sync(topic, 0, 3);
+    lead(&cluster, topic, leader);
+    assert_eq!(read(), expected, "as the old leader tells it");
+}
+
+/// Moves the leadership, and waits until the node leads.
+fn lead(cluster: &Cluster, topic: &str, node: i32) {
+    wait_until(&format!("node {node} leads {topic}/0"), || {
+        let _retried =
+            cluster.run(&["partition", "lead", &format!("{topic}/0"), &node.to_string()]);
+        cluster.partition(topic, 0).is_some_and(|found| found.leader == node)
+    });
+    assert_eq!(cluster.leader(topic, 0), node);
+}
+
+#[test]
+fn an_isolated_leader_refuses_and_stops_naming_itself() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let topic = "isolated";
+    cluster.create_topic(topic, 1, &["min.insync.replicas=2"]);
+    produce_all(&cluster, topic, "before");
+    let leader = cluster.leader(topic, 0);
+    let mut wire = cluster.wire(leader);
+    for id in (1..=3).filter(|id| *id != leader) {
+        cluster.node(id).pause();
+    }
+    // Through our producer: the error is the broker's own word.
+    wait_until("acks=all is refused at the door", || {
+        let produced = wire
+            .produce((topic, 0), -1, Duration::from_secs(1), &batch(None, &["refused"]))
+            .expect("answered");
+        assert_ne!(produced.error, ErrorCode::None, "acked by a minority");
+        produced.error == ErrorCode::NotEnoughReplicas
+    });
+    wait_until("the leader stops naming itself", || {
+        let (brokers, _, partitions) = wire.metadata(topic).expect("answered");
+        partitions[0].leader != leader && !brokers.contains(&leader)
+    });
+    let error = block_on(async {
+        let address = cluster.nodes[usize::try_from(leader - 1).expect("an id")].kafka.to_string();
+        let client = client(&address).await;
+        let producer = client
+            .producer()
+            .acks(Acks::All)
+            .without_idempotence()
+            .set("request.timeout.ms", "1000")
+            .delivery_timeout(Duration::from_secs(4))
+            .max_block(Duration::from_secs(4))
+            .build();
+        producer.send(Record::to(topic).partition(0).value("refused")).await
+    });
+    error.expect_err("nothing is acknowledged by a minority");
+    for id in (1..=3).filter(|id| *id != leader) {
+        cluster.node(id).resume();
+    }
+    let offset = produce_all(&cluster, topic, "after");
+    let found =
+        block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
+    assert_eq!(found.last(), Some(&(offset, "after".to_owned())));
+    assert_eq!(found[0].1, "before");
+}
+
+/// What acks=all answers with so many living replicas of three and this `min.insync.replicas`.
+fn expected(min_in_sync: usize, living: usize) -> ErrorCode {
+    // A majority of three is two: with one left nothing commits, whatever the minimum.
+    if living >= min_in_sync && living >= 2 { ErrorCode::None } else { ErrorCode::NotEnoughReplicas }
+}
+
+#[test]
+fn min_insync_replicas_against_living_replicas() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let topic = |min: usize| format!("min{min}");
+    for min in 1..=3 {
+        cluster.create_topic(&topic(min), 1, &[&format!("min.insync.replicas={min}")]);
+    }
+    let survivor = cluster.leader(&topic(1), 0);
+    for min in 2..=3 {
+        lead(&cluster, &topic(min), survivor);
+    }
+    let mut wire = cluster.wire(survivor);
+    let mut counts = [0i64; 4];
+    for living in (1..=3usize).rev() {
+        if living < 3 {
+            let victim = (1..=3)
+                .rev()
+                .find(|id| *id != survivor && cluster.nodes[*id as usize - 1].is_running())
+                .expect("another one");
+            cluster.node(victim).kill();
+        }
+        for min in 1..=3 {
+            let topic = topic(min);
+            // The failure detector needs a moment to see the death; until then a batch may be taken
+            // in and wait. It is never acknowledged by too few.
+            wait_until(&format!("{topic} with {living} of 3 answers as it must"), || {
+                let produced = wire
+                    .produce((&topic, 0), -1, Duration::from_secs(2), &batch(None, &["x"]))
+                    .expect("answered");
+                let want = expected(min, living);
+                match produced.error {
+                    ErrorCode::None => {
+                        assert_eq!(want, ErrorCode::None, "{topic}, {living} living: acknowledged");
+                        counts[min] += 1;
+                    }
+                    ErrorCode::NotEnoughReplicas
+                    | ErrorCode::NotEnoughReplicasAfterAppend
+                    | ErrorCode::RequestTimedOut => {}
+                    other => panic!("{topic}, {living} living: {other:?}"),
+                }
+                produced.error == want
+            });
+        }
+    }
+    assert!(counts[1] >= 2 && counts[2] >= 2 && counts[3] >= 1, "{counts:?}");
+}
+
+#[test]
+fn the_latest_offset_never_falls_behind_an_ack() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let topic = "latest";
+    cluster.create_topic(topic, 1, &[]);
+    for round in 0..10 {
+        let acked = (0..20).map(|n| produce_all(&cluster, topic, &format!("{round}.{n}"))).max();
+        let acked = acked.expect("twenty");
+        let old = cluster.leader(topic, 0);
+        let killed = round % 2 == 0;
+        if killed {
+            cluster.node(old).kill();
+        } else {
+            lead(&cluster, topic, old % 3 + 1);
+        }
+        // The first answer of whoever leads now is the one that counts.
+        wait_until("somebody else leads and says where the log ends", || {
+            let found = cluster.nodes.iter().filter(|n| n.is_running()).find_map(|node| {
+                let mut wire = Wire::try_connect(node.kafka, Duration::from_secs(2)).ok()?;
+                let (error, latest) = wire.list_offset(topic, 0, -1).ok()?;
+                (error == ErrorCode::None).then_some((node.id, latest))
+            });
+            let Some((node, latest)) = found else { return false };
+            assert!(
+                latest > acked,
+                "round {round}: node {node} says the log ends at {latest}, but {acked} was acked"
+            );
+            true
+        });
+        if killed {
+            cluster.node(old).start();
+            cluster.wait_in_sync(topic, 0, 3);
+        }
+    }
+}

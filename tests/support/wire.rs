@@ -1,0 +1,267 @@
+//! A raw Kafka connection: exactly the frame that a test wants, exactly the answer.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use bytes::Bytes;
+use corduroy_protocol::messages::{
+    BrokerId, FetchRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
+    ProduceRequest, TopicName, TransactionalId,
+    fetch_request::{FetchPartition, FetchTopic},
+    list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
+    metadata_request::MetadataRequestTopic,
+    produce_request::{PartitionProduceData, TopicProduceData},
+};
+use corduroy_protocol::{
+    ErrorCode, FetchedPartition, Request, Response, StrBytes, decode_fetch_response,
+    decode_response, encode_request,
+};
+use corduroy_record::{
+    Batch, BatchBuilder, BuilderOptions, ProducerEpoch, ProducerId, parse_many,
+};
+
+/// How long one raw answer may take.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+
+/// What Metadata says of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionMetadata {
+    /// -1 = none.
+    pub leader: i32,
+    /// Epoch of that leader.
+    pub epoch: i32,
+    /// Nodes that hold a replica.
+    pub replicas: Vec<i32>,
+    /// Nodes in sync.
+    pub isr: Vec<i32>,
+    /// Error of the partition.
+    pub error: ErrorCode,
+}
+
+/// What a leader answered to one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Produced {
+    /// Error of the partition.
+    pub error: ErrorCode,
+    /// Offset of the first record; -1 with an error.
+    pub base_offset: i64,
+}
+
+/// One connection.
+pub struct Wire {
+    stream: TcpStream,
+    correlation_id: i32,
+}
+
+impl Wire {
+    /// Connects; panics if nobody listens.
+    pub fn connect(addr: SocketAddr) -> Wire {
+        Wire::try_connect(addr, ANSWER_WAIT).unwrap_or_else(|e| panic!("{addr}: {e}"))
+    }
+
+    /// Connects, with a limit for each answer.
+    pub fn try_connect(addr: SocketAddr, answer_wait: Duration) -> io::Result<Wire> {
+        let stream = TcpStream::connect_timeout(&addr, answer_wait)?;
+        stream.set_read_timeout(Some(answer_wait))?;
+        stream.set_nodelay(true)?;
+        Ok(Wire { stream, correlation_id: 0 })
+    }
+
+    fn exchange(&mut self, version: i16, request: &Request) -> io::Result<Bytes> {
+        self.correlation_id += 1;
+        let frame =
+            encode_request(request.key(), version, self.correlation_id, Some("test"), request)
+                .expect("the request can be encoded");
+        self.stream.write_all(&frame)?;
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length)?;
+        let mut body = vec![0; u32::from_be_bytes(length) as usize];
+        self.stream.read_exact(&mut body)?;
+        assert_eq!(body[..4], self.correlation_id.to_be_bytes(), "answers keep their order");
+        Ok(Bytes::from(body))
+    }
+
+    /// One request, one answer.
+    pub fn call(&mut self, version: i16, request: &Request) -> io::Result<Response> {
+        let frame = self.exchange(version, request)?;
+        let (_, response) = decode_response(request.key(), version, frame)
+            .unwrap_or_else(|e| panic!("an answer that is no answer: {e}"));
+        Ok(response)
+    }
+
+    /// Metadata of a topic, without creating it: (live brokers, error of the topic, partitions).
+    pub fn metadata(
+        &mut self,
+        topic: &str,
+    ) -> io::Result<(Vec<i32>, ErrorCode, Vec<PartitionMetadata>)> {
+        let topic = MetadataRequestTopic::default().with_name(Some(name(topic)));
+        let request = MetadataRequest::default()
+            .with_topics(Some(vec![topic]))
+            .with_allow_auto_topic_creation(false);
+        let Response::Metadata(response) = self.call(9, &Request::Metadata(request))? else {
+            panic!("not an answer to Metadata");
+        };
+        let brokers = response.brokers.iter().map(|b| b.node_id.0).collect();
+        let topic = response.topics.first().expect("the topic that was asked for");
+        let ids = |nodes: &[BrokerId]| nodes.iter().map(|n| n.0).collect::<Vec<_>>();
+        let mut partitions: Vec<(i32, PartitionMetadata)> = topic
+            .partitions
+            .iter()
+            .map(|p| {
+                let partition = PartitionMetadata {
+                    leader: p.leader_id.0,
+                    epoch: p.leader_epoch,
+                    replicas: ids(&p.replica_nodes),
+                    isr: ids(&p.isr_nodes),
+                    error: ErrorCode::from_code(p.error_code),
+                };
+                (p.partition_index, partition)
+            })
+            .collect();
+        partitions.sort_by_key(|(index, _)| *index);
+        Ok((
+            brokers,
+            ErrorCode::from_code(topic.error_code),
+            partitions.into_iter().map(|(_, p)| p).collect(),
+        ))
+    }
+
+    /// Sends one batch as it is. `acks` as on the wire: -1, 1.
+    pub fn produce(
+        &mut self,
+        place: (&str, i32),
+        acks: i16,
+        timeout: Duration,
+        batch: &Batch,
+    ) -> io::Result<Produced> {
+        let (topic, partition) = place;
+        let data = PartitionProduceData::default()
+            .with_index(partition)
+            .with_records(Some(batch.to_bytes()));
+        let data =
+            TopicProduceData::default().with_name(name(topic)).with_partition_data(vec![data]);
+        let request = ProduceRequest::default()
+            .with_acks(acks)
+            .with_timeout_ms(i32::try_from(timeout.as_millis()).expect("short"))
+            .with_topic_data(vec![data]);
+        let Response::Produce(response) = self.call(9, &Request::Produce(request))? else {
+            panic!("not an answer to Produce");
+        };
+        let partition = &response.responses[0].partition_responses[0];
+        Ok(Produced {
+            error: ErrorCode::from_code(partition.error_code),
+            base_offset: partition.base_offset,
+        })
+    }
+
+    /// ListOffsets: -1 latest, -2 earliest.
+    pub fn list_offset(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        timestamp: i64,
+    ) -> io::Result<(ErrorCode, i64)> {
+        let question = ListOffsetsPartition::default()
+            .with_partition_index(partition)
+            .with_current_leader_epoch(-1)
+            .with_timestamp(timestamp);
+        let question =
+            ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![question]);
+        let request = ListOffsetsRequest::default()
+            .with_replica_id(BrokerId(-1))
+            .with_topics(vec![question]);
+        let Response::ListOffsets(response) = self.call(4, &Request::ListOffsets(request))? else {
+            panic!("not an answer to ListOffsets");
+        };
+        let partition = &response.topics[0].partitions[0];
+        Ok((ErrorCode::from_code(partition.error_code), partition.offset))
+    }
+
+    /// One Fetch of one partition.
+    pub fn fetch(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        from: i64,
+        wait: Duration,
+    ) -> io::Result<FetchedPartition> {
+        let question = FetchPartition::default()
+            .with_partition(partition)
+            .with_current_leader_epoch(-1)
+            .with_fetch_offset(from)
+            .with_log_start_offset(-1)
+            .with_partition_max_bytes(8 << 20);
+        let question = FetchTopic::default().with_topic(name(topic)).with_partitions(vec![question]);
+        let request = FetchRequest::default()
+            .with_replica_id(BrokerId(-1))
+            .with_max_wait_ms(i32::try_from(wait.as_millis()).expect("short"))
+            .with_min_bytes(1)
+            .with_max_bytes(32 << 20)
+            .with_session_epoch(-1)
+            .with_topics(vec![question]);
+        let frame = self.exchange(11, &Request::Fetch(request))?;
+        let (_, view) = decode_fetch_response(11, frame).expect("an answer to Fetch");
+        let topic = view.topics.into_iter().next().expect("the topic that was asked for");
+        Ok(topic.partitions.into_iter().next().expect("the partition that was asked for"))
+    }
+
+    /// A fresh idempotent producer.
+    pub fn producer_id(&mut self) -> io::Result<(ProducerId, ProducerEpoch)> {
+        let request = InitProducerIdRequest::default()
+            .with_transactional_id(None::<TransactionalId>)
+            .with_transaction_timeout_ms(i32::MAX);
+        let Response::InitProducerId(response) =
+            self.call(2, &Request::InitProducerId(request))?
+        else {
+            panic!("not an answer to InitProducerId");
+        };
+        assert_eq!(response.error_code, 0, "InitProducerId");
+        Ok((
+            ProducerId::new(response.producer_id.0),
+            ProducerEpoch::new(response.producer_epoch),
+        ))
+    }
+}
+
+fn name(topic: &str) -> TopicName {
+    TopicName(StrBytes::from_string(topic.to_owned()))
+}
+
+/// A batch of these values; with a producer, idempotent from `sequence` on.
+pub fn batch(
+    producer: Option<(ProducerId, ProducerEpoch, i32)>,
+    values: &[impl AsRef<[u8]>],
+) -> Batch {
+    let mut options = BuilderOptions::default();
+    if let Some((id, epoch, sequence)) = producer {
+        options.producer_id = id;
+        options.producer_epoch = epoch;
+        options.base_sequence = sequence;
+    }
+    let mut builder = BatchBuilder::new(options);
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_millis();
+    let now = i64::try_from(now).expect("before the year 292 million");
+    for value in values {
+        builder.push(now, None, Some(value.as_ref()), &[]).expect("it fits");
+    }
+    builder.finish()
+}
+
+/// The values in a fetched partition, with their offsets.
+pub fn values(fetched: &FetchedPartition) -> Vec<(i64, String)> {
+    let mut values = Vec::new();
+    for batch in parse_many(fetched.records.clone()) {
+        let batch = batch.expect("whole batches");
+        for record in batch.records(64 << 20).expect("records") {
+            let record = record.expect("a record");
+            let value = record.value.expect("a value");
+            let value = String::from_utf8(value.to_vec()).expect("UTF-8");
+            values.push((record.offset.get(), value));
+        }
+    }
+    values
+}
