@@ -89,7 +89,10 @@ impl Led {
         self.led
             .borrow()
             .iter()
-            .map(|(group, info)| LeaderUpdate { group: *group, info: info.clone() })
+            .map(|(group, info)| LeaderUpdate {
+                group: *group,
+                info: info.clone(),
+            })
             .collect()
     }
 }

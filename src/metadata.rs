@@ -38,7 +38,6 @@ struct Inner {
     down: RefCell<HashSet<NodeId>>,
     isolated: Cell<bool>,
     controller_leader: Cell<Option<NodeId>>,
-    version: Cell<u64>,
     changed: Notify,
 }
 
@@ -55,7 +54,6 @@ impl MetadataView {
             down: RefCell::default(),
             isolated: Cell::new(false),
             controller_leader: Cell::new(None),
-            version: Cell::new(0),
             changed: Notify::new(),
         }))
     }
@@ -74,11 +72,6 @@ impl MetadataView {
     /// The last known leader, reachable or not.
     pub fn last_leader(&self, group: GroupId) -> Option<LeaderInfo> {
         self.0.leaders.borrow().get(&group).cloned()
-    }
-
-    /// Counts changes of anything here.
-    pub fn version(&self) -> u64 {
-        self.0.version.get()
     }
 
     /// Resolves at the next change after the call.
@@ -168,7 +161,6 @@ impl MetadataView {
     }
 
     fn bump(&self) {
-        self.0.version.set(self.0.version.get() + 1);
         self.0.changed.notify_waiters();
     }
 }

@@ -44,8 +44,16 @@ fn acked_records_survive_kill_9_of_leader_follower_and_everyone() {
     traffic.wait_for_more(2_000);
 
     let ledger = traffic.finish();
-    eprintln!("{} records acknowledged, longest gap {:?}", ledger.acked(), ledger.gap());
-    assert!(ledger.failures().is_empty(), "no record failed: {:?}", ledger.failures());
+    eprintln!(
+        "{} records acknowledged, longest gap {:?}",
+        ledger.acked(),
+        ledger.gap()
+    );
+    assert!(
+        ledger.failures().is_empty(),
+        "no record failed: {:?}",
+        ledger.failures()
+    );
     ledger.verify(&cluster.bootstrap());
 
     // And once more from the disks alone.
@@ -75,7 +83,15 @@ fn a_frozen_leader_is_replaced_and_harms_nothing_when_it_thaws() {
     cluster.wait_in_sync(TOPIC, 0, 3);
     traffic.wait_for_more(1_000);
     let ledger = traffic.finish();
-    eprintln!("{} records acknowledged, longest gap {:?}", ledger.acked(), ledger.gap());
-    assert!(ledger.failures().is_empty(), "no record failed: {:?}", ledger.failures());
+    eprintln!(
+        "{} records acknowledged, longest gap {:?}",
+        ledger.acked(),
+        ledger.gap()
+    );
+    assert!(
+        ledger.failures().is_empty(),
+        "no record failed: {:?}",
+        ledger.failures()
+    );
     ledger.verify(&cluster.bootstrap());
 }

@@ -22,7 +22,9 @@ fn produce_all(cluster: &Cluster, topic: &str, value: &str) -> i64 {
     let mut offset = -1;
     wait_until(&format!("{value:?} is committed"), || {
         let leader = cluster.leader(topic, 0);
-        let answer = cluster.wire(leader).produce((topic, 0), -1, ANSWER, &batch(None, &[value]));
+        let answer = cluster
+            .wire(leader)
+            .produce((topic, 0), -1, ANSWER, &batch(None, &[value]));
         match answer {
             Ok(produced) if produced.error == ErrorCode::None => {
                 offset = produced.base_offset;
@@ -53,16 +55,37 @@ fn the_committed_survive_and_what_only_the_leader_held_vanishes() {
     // Taken while the lease lasts; the followers are frozen.
     for n in 0..3 {
         let produced = wire
-            .produce((topic, 0), 1, ANSWER, &batch(None, &[format!("leader only {n}")]))
+            .produce(
+                (topic, 0),
+                1,
+                ANSWER,
+                &batch(None, &[format!("leader only {n}")]),
+            )
             .expect("answered");
-        assert_eq!(produced.error, ErrorCode::None, "acks=1 is taken while the lease lasts");
+        assert_eq!(
+            produced.error,
+            ErrorCode::None,
+            "acks=1 is taken while the lease lasts"
+        );
         assert_eq!(produced.base_offset, 5 + n);
     }
-    let seen = consumer.fetch(topic, 0, 0, Duration::from_millis(100)).expect("answered");
-    assert_eq!(values(&seen).len(), 5, "a consumer sees the committed records alone");
+    let seen = consumer
+        .fetch(topic, 0, 0, Duration::from_millis(100))
+        .expect("answered");
+    assert_eq!(
+        values(&seen).len(),
+        5,
+        "a consumer sees the committed records alone"
+    );
     assert_eq!(seen.high_watermark, 5);
-    let seen = consumer.fetch(topic, 0, 5, Duration::from_millis(500)).expect("answered");
-    assert!(values(&seen).is_empty(), "nothing above the high watermark: {:?}", values(&seen));
+    let seen = consumer
+        .fetch(topic, 0, 5, Duration::from_millis(500))
+        .expect("answered");
+    assert!(
+        values(&seen).is_empty(),
+        "nothing above the high watermark: {:?}",
+        values(&seen)
+    );
 
     cluster.node(leader).kill();
     // What the leader sent lies unread in the followers' sockets: thawed, they would read it after
@@ -73,7 +96,11 @@ fn the_committed_survive_and_what_only_the_leader_held_vanishes() {
     }
     let successor = cluster.leader(topic, 0);
     assert_ne!(successor, leader);
-    assert_eq!(produce_all(&cluster, topic, "after"), 5, "the vanished records' offsets are free");
+    assert_eq!(
+        produce_all(&cluster, topic, "after"),
+        5,
+        "the vanished records' offsets are free"
+    );
     let expected: Vec<(i64, String)> = (0..5)
         .map(|n| (n, format!("committed {n}")))
         .chain([(5, "after".to_owned())])
@@ -92,9 +119,15 @@ fn the_committed_survive_and_what_only_the_leader_held_vanishes() {
 /// Moves the leadership, and waits until the node leads.
 fn lead(cluster: &Cluster, topic: &str, node: i32) {
     wait_until(&format!("node {node} leads {topic}/0"), || {
-        let _retried =
-            cluster.run(&["partition", "lead", &format!("{topic}/0"), &node.to_string()]);
-        cluster.partition(topic, 0).is_some_and(|found| found.leader == node)
+        let _retried = cluster.run(&[
+            "partition",
+            "lead",
+            &format!("{topic}/0"),
+            &node.to_string(),
+        ]);
+        cluster
+            .partition(topic, 0)
+            .is_some_and(|found| found.leader == node)
     });
     assert_eq!(cluster.leader(topic, 0), node);
 }
@@ -114,7 +147,12 @@ fn an_isolated_leader_refuses_and_stops_naming_itself() {
     // Through our producer: the error is the broker's own word.
     wait_until("acks=all is refused at the door", || {
         let produced = wire
-            .produce((topic, 0), -1, Duration::from_secs(1), &batch(None, &["refused"]))
+            .produce(
+                (topic, 0),
+                -1,
+                Duration::from_secs(1),
+                &batch(None, &["refused"]),
+            )
             .expect("answered");
         assert_ne!(produced.error, ErrorCode::None, "acked by a minority");
         produced.error == ErrorCode::NotEnoughReplicas
@@ -124,7 +162,9 @@ fn an_isolated_leader_refuses_and_stops_naming_itself() {
         partitions[0].leader != leader && !brokers.contains(&leader)
     });
     let error = block_on(async {
-        let address = cluster.nodes[usize::try_from(leader - 1).expect("an id")].kafka.to_string();
+        let address = cluster.nodes[usize::try_from(leader - 1).expect("an id")]
+            .kafka
+            .to_string();
         let client = client(&address).await;
         let producer = client
             .producer()
@@ -134,15 +174,16 @@ fn an_isolated_leader_refuses_and_stops_naming_itself() {
             .delivery_timeout(Duration::from_secs(4))
             .max_block(Duration::from_secs(4))
             .build();
-        producer.send(Record::to(topic).partition(0).value("refused")).await
+        producer
+            .send(Record::to(topic).partition(0).value("refused"))
+            .await
     });
     error.expect_err("nothing is acknowledged by a minority");
     for id in (1..=3).filter(|id| *id != leader) {
         cluster.node(id).resume();
     }
     let offset = produce_all(&cluster, topic, "after");
-    let found =
-        block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
+    let found = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
     assert_eq!(found.last(), Some(&(offset, "after".to_owned())));
     assert_eq!(found[0].1, "before");
 }
@@ -150,7 +191,11 @@ fn an_isolated_leader_refuses_and_stops_naming_itself() {
 /// What acks=all answers with so many living replicas of three and this `min.insync.replicas`.
 fn expected(min_in_sync: usize, living: usize) -> ErrorCode {
     // A majority of three is two: with one left nothing commits, whatever the minimum.
-    if living >= min_in_sync && living >= 2 { ErrorCode::None } else { ErrorCode::NotEnoughReplicas }
+    if living >= min_in_sync && living >= 2 {
+        ErrorCode::None
+    } else {
+        ErrorCode::NotEnoughReplicas
+    }
 }
 
 #[test]
@@ -179,26 +224,41 @@ fn min_insync_replicas_against_living_replicas() {
             let topic = topic(min);
             // The failure detector needs a moment to see the death; until then a batch may be taken
             // in and wait. It is never acknowledged by too few.
-            wait_until(&format!("{topic} with {living} of 3 answers as it must"), || {
-                let produced = wire
-                    .produce((&topic, 0), -1, Duration::from_secs(2), &batch(None, &["x"]))
-                    .expect("answered");
-                let want = expected(min, living);
-                match produced.error {
-                    ErrorCode::None => {
-                        assert_eq!(want, ErrorCode::None, "{topic}, {living} living: acknowledged");
-                        counts[min] += 1;
+            wait_until(
+                &format!("{topic} with {living} of 3 answers as it must"),
+                || {
+                    let produced = wire
+                        .produce(
+                            (&topic, 0),
+                            -1,
+                            Duration::from_secs(2),
+                            &batch(None, &["x"]),
+                        )
+                        .expect("answered");
+                    let want = expected(min, living);
+                    match produced.error {
+                        ErrorCode::None => {
+                            assert_eq!(
+                                want,
+                                ErrorCode::None,
+                                "{topic}, {living} living: acknowledged"
+                            );
+                            counts[min] += 1;
+                        }
+                        ErrorCode::NotEnoughReplicas
+                        | ErrorCode::NotEnoughReplicasAfterAppend
+                        | ErrorCode::RequestTimedOut => {}
+                        other => panic!("{topic}, {living} living: {other:?}"),
                     }
-                    ErrorCode::NotEnoughReplicas
-                    | ErrorCode::NotEnoughReplicasAfterAppend
-                    | ErrorCode::RequestTimedOut => {}
-                    other => panic!("{topic}, {living} living: {other:?}"),
-                }
-                produced.error == want
-            });
+                    produced.error == want
+                },
+            );
         }
     }
-    assert!(counts[1] >= 2 && counts[2] >= 2 && counts[3] >= 1, "{counts:?}");
+    assert!(
+        counts[1] >= 2 && counts[2] >= 2 && counts[3] >= 1,
+        "{counts:?}"
+    );
 }
 
 #[test]
@@ -208,7 +268,9 @@ fn the_latest_offset_never_falls_behind_an_ack() {
     let topic = "latest";
     cluster.create_topic(topic, 1, &[]);
     for round in 0..10 {
-        let acked = (0..20).map(|n| produce_all(&cluster, topic, &format!("{round}.{n}"))).max();
+        let acked = (0..20)
+            .map(|n| produce_all(&cluster, topic, &format!("{round}.{n}")))
+            .max();
         let acked = acked.expect("twenty");
         let old = cluster.leader(topic, 0);
         let killed = round % 2 == 0;
@@ -219,12 +281,18 @@ fn the_latest_offset_never_falls_behind_an_ack() {
         }
         // The first answer of whoever leads now is the one that counts.
         wait_until("somebody else leads and says where the log ends", || {
-            let found = cluster.nodes.iter().filter(|n| n.is_running()).find_map(|node| {
-                let mut wire = Wire::try_connect(node.kafka, Duration::from_secs(2)).ok()?;
-                let (error, latest) = wire.list_offset(topic, 0, -1).ok()?;
-                (error == ErrorCode::None).then_some((node.id, latest))
-            });
-            let Some((node, latest)) = found else { return false };
+            let found = cluster
+                .nodes
+                .iter()
+                .filter(|n| n.is_running())
+                .find_map(|node| {
+                    let mut wire = Wire::try_connect(node.kafka, Duration::from_secs(2)).ok()?;
+                    let (error, latest) = wire.list_offset(topic, 0, -1).ok()?;
+                    (error == ErrorCode::None).then_some((node.id, latest))
+                });
+            let Some((node, latest)) = found else {
+                return false;
+            };
             assert!(
                 latest > acked,
                 "round {round}: node {node} says the log ends at {latest}, but {acked} was acked"

@@ -36,7 +36,10 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 fn framed(body: &[u8]) -> Vec<u8> {
-    let mut frame = u32::try_from(body.len()).expect("small").to_be_bytes().to_vec();
+    let mut frame = u32::try_from(body.len())
+        .expect("small")
+        .to_be_bytes()
+        .to_vec();
     frame.extend_from_slice(body);
     frame
 }
@@ -69,13 +72,22 @@ fn hostile_frames_close_their_own_connection_only() {
         ("length 2^31-1", i32::MAX.to_be_bytes().to_vec()),
         ("a frame of one byte", framed(&[3])),
         ("a frame of three bytes", framed(&[0, 3, 0])),
-        ("an HTTP request", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
+        (
+            "an HTTP request",
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        ),
         ("garbage in a frame", framed(&garbage)),
         ("an unknown key", request(9999, 0, &[])),
         ("an unknown version", request(3, 99, &[])),
         ("Metadata with 2^31-1 topics", request(3, 1, &huge_array)),
-        ("CreateTopics with 2^31-1 topics", request(19, 2, &huge_array)),
-        ("DescribeConfigs with 2^31-1 resources", request(32, 1, &huge_array)),
+        (
+            "CreateTopics with 2^31-1 topics",
+            request(19, 2, &huge_array),
+        ),
+        (
+            "DescribeConfigs with 2^31-1 resources",
+            request(32, 1, &huge_array),
+        ),
         ("Produce with 2^31-1 topics", {
             let mut body = (-1i16).to_be_bytes().to_vec();
             body.extend_from_slice(&1i16.to_be_bytes());
@@ -90,7 +102,10 @@ fn hostile_frames_close_their_own_connection_only() {
             body.extend_from_slice(&huge_array);
             request(1, 4, &body)
         }),
-        ("trailing bytes", request(3, 1, &[0xff, 0xff, 0xff, 0xff, 1, 2, 3])),
+        (
+            "trailing bytes",
+            request(3, 1, &[0xff, 0xff, 0xff, 0xff, 1, 2, 3]),
+        ),
     ];
     for (name, bytes) in &cases {
         for _ in 0..20 {
@@ -119,14 +134,18 @@ fn slow_senders_hold_no_memory_and_disturb_nobody() {
     // Each claims 90 MiB and sends a little: together more than any budget.
     let mut slow: Vec<TcpStream> = (0..100).map(|_| connect(&cluster)).collect();
     for stream in &mut slow {
-        stream.write_all(&(90 * 1024 * 1024i32).to_be_bytes()).expect("sent");
+        stream
+            .write_all(&(90 * 1024 * 1024i32).to_be_bytes())
+            .expect("sent");
         stream.write_all(&[0; 100]).expect("sent");
     }
     for _ in 0..50 {
         round_trip(&mut bystander, &api_versions_request(3)).expect("still served");
     }
     let mut newcomer = connect(&cluster);
-    newcomer.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    newcomer
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .expect("a timeout");
     round_trip(&mut newcomer, &api_versions_request(4)).expect("newcomers are served");
     let after = cluster.nodes[0].resident_bytes();
     assert!(
@@ -151,16 +170,27 @@ fn an_api_versions_request_of_the_future_is_answered_in_version_zero() {
     frame.extend_from_slice(&(-1i16).to_be_bytes());
     frame.push(0);
     let body = round_trip(&mut stream, &frame).expect("answered");
-    assert_eq!(body[..4], 42i32.to_be_bytes(), "the correlation id, and no tagged fields after it");
+    assert_eq!(
+        body[..4],
+        42i32.to_be_bytes(),
+        "the correlation id, and no tagged fields after it"
+    );
     assert_eq!(body[4..6], 35i16.to_be_bytes(), "UNSUPPORTED_VERSION");
     let keys = i32::from_be_bytes(body[6..10].try_into().expect("four bytes"));
-    assert_eq!(body.len(), 10 + usize::try_from(keys).expect("a count") * 6, "exactly version 0");
+    assert_eq!(
+        body.len(),
+        10 + usize::try_from(keys).expect("a count") * 6,
+        "exactly version 0"
+    );
     let ranges: Vec<[i16; 3]> = body[10..]
         .chunks(6)
         .map(|c| {
             [0, 2, 4].map(|at| i16::from_be_bytes(c[at..at + 2].try_into().expect("two bytes")))
         })
         .collect();
-    assert!(ranges.contains(&[18, 0, 4]), "ApiVersions itself is in the list: {ranges:?}");
+    assert!(
+        ranges.contains(&[18, 0, 4]),
+        "ApiVersions itself is in the list: {ranges:?}"
+    );
     round_trip(&mut stream, &api_versions_request(43)).expect("the connection goes on");
 }

@@ -18,8 +18,11 @@ fn a_rolling_restart_fails_no_record() {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
     cluster.create_topic(TOPIC, PARTITIONS, &[]);
-    let traffic =
-        Traffic::start(&cluster.bootstrap(), TOPIC, i32::try_from(PARTITIONS).expect("few"));
+    let traffic = Traffic::start(
+        &cluster.bootstrap(),
+        TOPIC,
+        i32::try_from(PARTITIONS).expect("few"),
+    );
     traffic.wait_for_more(1_000);
     for id in 1..=3 {
         cluster.node(id).terminate();
@@ -31,7 +34,15 @@ fn a_rolling_restart_fails_no_record() {
         traffic.wait_for_more(500);
     }
     let ledger = traffic.finish();
-    eprintln!("{} records acknowledged, longest gap {:?}", ledger.acked(), ledger.gap());
-    assert!(ledger.failures().is_empty(), "no record failed: {:?}", ledger.failures());
+    eprintln!(
+        "{} records acknowledged, longest gap {:?}",
+        ledger.acked(),
+        ledger.gap()
+    );
+    assert!(
+        ledger.failures().is_empty(),
+        "no record failed: {:?}",
+        ledger.failures()
+    );
     ledger.verify(&cluster.bootstrap());
 }

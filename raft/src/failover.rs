@@ -145,17 +145,12 @@ async fn attempt_once(core: &Rc<Core>) {
                 group = %core.group,
                 "most replicas lost log; the longest of them leads: records may be lost"
             );
-            allow_exception(core, core.id.get());
+            core.all_answered_until
+                .set(Some(core.env.now() + core.config.election_max));
             campaign(core).await;
         }
-        Verdict::YieldFlagged(to) => allow_exception(core, to),
         Verdict::Wait => {}
     }
-}
-
-fn allow_exception(core: &Core, candidate: u64) {
-    let until = core.env.now() + core.config.election_max;
-    core.vote_exception.set(Some((candidate, until)));
 }
 
 /// One replica that could lead.
@@ -182,8 +177,6 @@ enum Verdict {
     Campaign,
     /// A majority is flagged, every voter answered, and this one has the longest log (law 8).
     CampaignFlagged,
-    /// The same, and the named one has the longest log: it may have this flagged replica's vote.
-    YieldFlagged(u64),
     Wait,
 }
 
@@ -236,8 +229,7 @@ fn decide(facts: &Facts<'_>, is_quorum: impl Fn(&BTreeSet<u64>) -> bool) -> Verd
     }
     match best(&mut all.iter()) {
         Some(id) if id == facts.own.id => Verdict::CampaignFlagged,
-        Some(id) => Verdict::YieldFlagged(id),
-        None => Verdict::Wait,
+        _ => Verdict::Wait,
     }
 }
 
@@ -363,6 +355,6 @@ mod tests {
         let all = [(1, state(3, 8, true, true)), (3, state(3, 9, true, true))];
         assert_eq!(check(&all, true), Verdict::CampaignFlagged);
         let longer = [(1, state(3, 8, true, false)), (3, state(3, 12, true, true))];
-        assert_eq!(check(&longer, true), Verdict::YieldFlagged(3));
+        assert_eq!(check(&longer, true), Verdict::Wait);
     }
 }

@@ -12,6 +12,7 @@
 //! | `log_store`, `machine` | openraft's log and state machine over `storage` and the partition |
 //! | `network`, `requests` | openraft's clients; what arrives, and the laws that guard it |
 //! | `transport`, `wire` | connections; frames and envelopes (`docs/design/rpc.md`) |
+//! | `anonymous` | calls of strangers, before this node has shards |
 //! | `detector`, `nodes` | who lives |
 //! | `failover`, `hibernation` | fast elections, sleep |
 //! | `progress`, `members` | ISR; members and the log's start |

@@ -434,7 +434,8 @@ impl Client {
         pre_vote: bool,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        if self.core.no_vote() && self.core.vote_exception.get().is_none() {
+        let all_answered = self.core.all_answered();
+        if self.core.no_vote() && !all_answered {
             // Law 8: a flagged replica does not campaign.
             return Err(unreachable("this replica may not lead"));
         }
@@ -450,6 +451,7 @@ impl Client {
                     vote: (&request.vote).into(),
                     last: request.last_log_id.as_ref().map(Into::into),
                     leadership_transfer: request.leadership_transfer,
+                    all_answered,
                 };
                 link.send(&Message::Vote(ask), Vec::new())
             });

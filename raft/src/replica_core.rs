@@ -136,8 +136,9 @@ pub(crate) struct Core {
     /// "The leader of that term ordered that replica to campaign" (law 12).
     pub(crate) ordered: Cell<Option<(u64, u64)>>,
     pub(crate) revert: Cell<Revert>,
-    /// If set, this one candidate may have this replica's vote although it is flagged.
-    pub(crate) vote_exception: Cell<Option<(u64, Instant)>>,
+    /// Until then this replica campaigns on what all voters answered although most of them lost
+    /// log (law 8).
+    pub(crate) all_answered_until: Cell<Option<Instant>>,
     pub(crate) failover_running: Cell<bool>,
     pub(crate) barrier: RefCell<crate::barrier::Barrier>,
     /// The last entry before the next segment.
@@ -372,6 +373,13 @@ impl Core {
             .state()
             .last
             .map(|(term, index)| crate::types::log_id(term, index))
+    }
+
+    /// Whether this replica campaigns for a group most of which lost log.
+    pub(crate) fn all_answered(&self) -> bool {
+        self.all_answered_until
+            .get()
+            .is_some_and(|until| self.env.now() < until)
     }
 
     pub(crate) fn no_vote(&self) -> bool {

@@ -521,11 +521,7 @@ impl ShardInner {
 fn refuse_vote(core: &Core, ask: &VoteAsk) -> Option<VoteGrant> {
     let vote = core.vote()?;
     let now = core.env.now();
-    let flagged = core.no_vote()
-        && core
-            .vote_exception
-            .get()
-            .is_none_or(|(candidate, until)| candidate != ask.route.from || now >= until);
+    let flagged = core.no_vote() && !ask.all_answered;
     // While a group sleeps, and just after, its leases are stale: the detector stands in.
     let stands_in = core.is_asleep() || now < core.stand_in_until.get();
     let leader_lives = vote.committed && !core.leader_is_gone();

@@ -237,7 +237,7 @@ impl RaftShard {
             } else {
                 Revert::None
             }),
-            vote_exception: Cell::new(None),
+            all_answered_until: Cell::new(None),
             failover_running: Cell::new(false),
             barrier: RefCell::new(Barrier::default()),
             boundary: Cell::new(None),

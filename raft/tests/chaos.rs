@@ -53,9 +53,18 @@ async fn storm(seed: u64) {
             6 => {
                 let victim = 1 + random.below(3) as i32;
                 if cluster.running().contains(&victim) {
-                    cluster.kill(victim).await;
+                    match random.below(2) {
+                        0 => cluster.kill(victim).await,
+                        _ => cluster.power_off(victim, random.below(1 << 30)).await,
+                    }
                 } else {
                     cluster.start(victim).await;
+                }
+            }
+            7 if random.below(4) == 0 => {
+                // A power cut takes them all.
+                for id in cluster.running() {
+                    cluster.power_off(id, random.below(1 << 30)).await;
                 }
             }
             7 => {

@@ -67,3 +67,50 @@ fn a_flagged_replica_does_not_help_to_elect_a_leader() {
         assert_eq!(cluster.agree().await, ["a", "b", "c"]);
     });
 }
+
+/// When most replicas lost log, nobody may lead on the word of a few: all voters have to answer,
+/// then the longest log leads, and says so.
+#[test]
+fn when_a_majority_is_flagged_the_longest_log_leads_once_all_have_answered() {
+    run(async {
+        let mut config = test_config();
+        config.election_min = std::time::Duration::from_millis(200);
+        config.election_max = std::time::Duration::from_millis(300);
+        config.heartbeat = std::time::Duration::from_millis(50);
+        let mut cluster = Cluster::new(3, config);
+        cluster.start_all().await;
+        let leader = cluster.leader(&[1, 2, 3]).await;
+        cluster.commit(&["a", "b"]).await;
+        cluster.agree().await;
+        let rest: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();
+        for id in 1..=3 {
+            cluster.kill(id).await;
+        }
+        for id in &rest {
+            cluster.nodes.get_mut(id).expect("a node").lose_disk = true;
+            cluster.start(*id).await;
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        for id in &rest {
+            assert_ne!(
+                cluster.replica(*id).view().role,
+                Role::Leader,
+                "one is still missing"
+            );
+        }
+        cluster.start(leader).await;
+        assert_eq!(
+            cluster.leader(&[1, 2, 3]).await,
+            leader,
+            "it alone has the log"
+        );
+        cluster.commit(&["c"]).await;
+        assert_eq!(cluster.agree().await, ["a", "b", "c"]);
+        for id in 1..=3 {
+            wait_for("the flags to fall", || {
+                (!cluster.replica(id).log().state().no_vote).then_some(())
+            })
+            .await;
+        }
+    });
+}

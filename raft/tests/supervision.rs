@@ -79,3 +79,33 @@ fn a_failed_flush_stops_the_replica_and_the_others_go_on() {
         assert_eq!(values.last().map(String::as_str), Some("b"));
     });
 }
+
+#[test]
+fn a_full_disk_holds_a_replica_up_until_there_is_room() {
+    run(async {
+        let mut cluster = Cluster::new(3, test_config());
+        cluster.start_all().await;
+        let leader = cluster.leader(&[1, 2, 3]).await;
+        cluster.commit(&["a"]).await;
+        cluster.agree().await;
+        let full = (1..=3).find(|id| *id != leader).expect("another");
+        cluster.nodes[&full].disk.set_capacity(0);
+        let large = "x".repeat(300_000);
+        for _ in 0..10 {
+            cluster.commit(&[&large]).await;
+        }
+        let end = cluster.log_end(leader);
+        assert!(cluster.replica(full).view().applied.get() < end.expect("entries").get());
+        cluster.nodes[&full].disk.set_capacity(u64::MAX);
+        cluster.commit(&["b"]).await;
+        let values = cluster.agree().await;
+        assert_eq!(values.len(), 12);
+        let stopped = cluster.nodes[&full]
+            .machine()
+            .borrow()
+            .events
+            .iter()
+            .any(|event| matches!(event, ReplicaEvent::Stopped { .. }));
+        assert!(!stopped, "it recovers without a restart of the process");
+    });
+}

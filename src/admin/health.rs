@@ -44,14 +44,21 @@ pub fn readiness(status: &NodeStatus) -> Readiness {
     if status.is_isolated {
         reasons.push("the node hears no majority of its cluster".to_owned());
     }
-    Readiness { ready: reasons.is_empty(), reasons }
+    Readiness {
+        ready: reasons.is_empty(),
+        reasons,
+    }
 }
 
 /// Is the cluster well, as far as this node can tell?
 pub fn cluster_health(status: &NodeStatus) -> ClusterHealth {
     let leaderless: Vec<_> = status.leaderless().collect();
     let under_replicated: Vec<_> = status.under_replicated().collect();
-    let unreachable: Vec<_> = status.nodes.iter().filter(|node| !node.is_reachable).collect();
+    let unreachable: Vec<_> = status
+        .nodes
+        .iter()
+        .filter(|node| !node.is_reachable)
+        .collect();
     let mut reasons = readiness(status).reasons;
     let is_ready = reasons.is_empty();
     if status.controller.is_none() {
@@ -86,7 +93,10 @@ pub fn cluster_health(status: &NodeStatus) -> ClusterHealth {
 }
 
 fn count_of(partitions: usize) -> String {
-    format!("{partitions} partition{}", if partitions == 1 { "" } else { "s" })
+    format!(
+        "{partitions} partition{}",
+        if partitions == 1 { "" } else { "s" }
+    )
 }
 
 fn names(partitions: &[&PartitionView]) -> String {
@@ -96,7 +106,10 @@ fn names(partitions: &[&PartitionView]) -> String {
         .map(|partition| format!("{}/{}", partition.topic, partition.partition))
         .collect();
     if partitions.len() > PARTITIONS_NAMED_MAX {
-        names.push(format!("and {} more", partitions.len() - PARTITIONS_NAMED_MAX));
+        names.push(format!(
+            "and {} more",
+            partitions.len() - PARTITIONS_NAMED_MAX
+        ));
     }
     names.join(", ")
 }
@@ -110,7 +123,11 @@ mod tests {
         NodeStatus {
             is_serving: true,
             controller: Some(1),
-            nodes: vec![NodeView { node: 1, is_reachable: true, ..NodeView::default() }],
+            nodes: vec![NodeView {
+                node: 1,
+                is_reachable: true,
+                ..NodeView::default()
+            }],
             partitions: vec![PartitionView {
                 topic: "t".to_owned(),
                 leader: Some(1),
@@ -133,11 +150,31 @@ mod tests {
     fn each_trouble_is_named() {
         type Break = fn(&mut NodeStatus);
         let cases: [(Break, bool, &str); 6] = [
-            (|s| s.partitions[0].leader = None, false, "1 partition without a leader: t/0"),
-            (|s| s.controller = None, false, "the controller has no leader"),
-            (|s| s.is_isolated = true, false, "the node hears no majority of its cluster"),
-            (|s| s.disk_failure = Some("I/O error".to_owned()), false, "the disk failed: I/O error"),
-            (|s| s.nodes[0].is_reachable = false, true, "node 1 () is unreachable"),
+            (
+                |s| s.partitions[0].leader = None,
+                false,
+                "1 partition without a leader: t/0",
+            ),
+            (
+                |s| s.controller = None,
+                false,
+                "the controller has no leader",
+            ),
+            (
+                |s| s.is_isolated = true,
+                false,
+                "the node hears no majority of its cluster",
+            ),
+            (
+                |s| s.disk_failure = Some("I/O error".to_owned()),
+                false,
+                "the disk failed: I/O error",
+            ),
+            (
+                |s| s.nodes[0].is_reachable = false,
+                true,
+                "node 1 () is unreachable",
+            ),
             (
                 |s| s.partitions[0].in_sync = vec![1],
                 true,
@@ -157,6 +194,9 @@ mod tests {
     fn a_node_that_has_not_joined_is_not_ready() {
         let readiness = readiness(&NodeStatus::default());
         assert!(!readiness.ready);
-        assert_eq!(readiness.reasons, ["the node has not joined its cluster yet"]);
+        assert_eq!(
+            readiness.reasons,
+            ["the node has not joined its cluster yet"]
+        );
     }
 }

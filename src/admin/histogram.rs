@@ -39,7 +39,10 @@ impl Histogram {
     /// at most `bounds_seconds[i]`, and one last count for what is slower. Each lands in the first
     /// bucket here whose bound is not below its own, so that no duration looks faster than it was.
     pub fn from_buckets(bounds_seconds: &[f64], counts: &[u64], sum_seconds: f64) -> Histogram {
-        let mut histogram = Histogram { sum_seconds, ..Histogram::default() };
+        let mut histogram = Histogram {
+            sum_seconds,
+            ..Histogram::default()
+        };
         for (index, &count) in counts.iter().enumerate() {
             let bound = bounds_seconds.get(index).copied().unwrap_or(f64::INFINITY);
             histogram.counts[bucket(bound)] += count;

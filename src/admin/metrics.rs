@@ -22,9 +22,18 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Prints all series of a node.
 pub fn render(status: &NodeStatus, detail: Detail) -> String {
     let mut page = Page::default();
-    page.metric("build_info", Kind::Gauge, "Always 1; the version is a label.");
+    page.metric(
+        "build_info",
+        Kind::Gauge,
+        "Always 1; the version is a label.",
+    );
     page.sample("build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    page.value("uptime_seconds", Kind::Gauge, "Since the process started.", status.uptime_seconds);
+    page.value(
+        "uptime_seconds",
+        Kind::Gauge,
+        "Since the process started.",
+        status.uptime_seconds,
+    );
     page.value(
         "node_serving",
         Kind::Gauge,
@@ -41,7 +50,11 @@ pub fn render(status: &NodeStatus, detail: Detail) -> String {
         "nodes_unreachable",
         Kind::Gauge,
         "Nodes that this node's failure detector does not hear.",
-        status.nodes.iter().filter(|node| !node.is_reachable).count(),
+        status
+            .nodes
+            .iter()
+            .filter(|node| !node.is_reachable)
+            .count(),
     );
     kafka(&mut page, status);
     raft(&mut page, status);
@@ -56,10 +69,18 @@ pub fn render(status: &NodeStatus, detail: Detail) -> String {
 
 fn kafka(page: &mut Page, status: &NodeStatus) {
     let kafka = &status.kafka;
-    page.metric("kafka_requests_total", Kind::Counter, "Answered requests by API and error.");
+    page.metric(
+        "kafka_requests_total",
+        Kind::Counter,
+        "Answered requests by API and error.",
+    );
     for (api, counts) in &kafka.apis {
         for (error, count) in &counts.requests {
-            page.sample("kafka_requests_total", &[("api", api), ("error", error)], count);
+            page.sample(
+                "kafka_requests_total",
+                &[("api", api), ("error", error)],
+                count,
+            );
         }
     }
     page.metric(
@@ -70,12 +91,33 @@ fn kafka(page: &mut Page, status: &NodeStatus) {
     for (api, counts) in &kafka.apis {
         page.histogram("kafka_request_seconds", &[("api", api)], &counts.seconds);
     }
-    page.value("kafka_connections", Kind::Gauge, "Open client connections.", kafka.connections);
+    page.value(
+        "kafka_connections",
+        Kind::Gauge,
+        "Open client connections.",
+        kafka.connections,
+    );
     for (name, help, value) in [
-        ("kafka_records_produced_total", "Records taken from producers.", kafka.records_produced),
-        ("kafka_produced_bytes_total", "Batch bytes taken from producers.", kafka.bytes_produced),
-        ("kafka_records_fetched_total", "Records given to consumers.", kafka.records_fetched),
-        ("kafka_fetched_bytes_total", "Batch bytes given to consumers.", kafka.bytes_fetched),
+        (
+            "kafka_records_produced_total",
+            "Records taken from producers.",
+            kafka.records_produced,
+        ),
+        (
+            "kafka_produced_bytes_total",
+            "Batch bytes taken from producers.",
+            kafka.bytes_produced,
+        ),
+        (
+            "kafka_records_fetched_total",
+            "Records given to consumers.",
+            kafka.records_fetched,
+        ),
+        (
+            "kafka_fetched_bytes_total",
+            "Batch bytes given to consumers.",
+            kafka.bytes_fetched,
+        ),
     ] {
         page.value(name, Kind::Counter, help, value);
     }
@@ -85,8 +127,16 @@ fn raft(page: &mut Page, status: &NodeStatus) {
     let raft = &status.raft;
     for (name, help, value) in [
         ("raft_replicas", "Replicas on this node.", raft.replicas),
-        ("raft_leaders", "Replicas on this node that lead.", raft.leaders),
-        ("raft_hibernating", "Replicas on this node that sleep.", raft.hibernating),
+        (
+            "raft_leaders",
+            "Replicas on this node that lead.",
+            raft.leaders,
+        ),
+        (
+            "raft_hibernating",
+            "Replicas on this node that sleep.",
+            raft.hibernating,
+        ),
     ] {
         page.value(name, Kind::Gauge, help, value);
     }
@@ -102,17 +152,34 @@ fn raft(page: &mut Page, status: &NodeStatus) {
         "Heartbeats sent to other nodes.",
         raft.heartbeats,
     );
-    page.metric("raft_commit_seconds", Kind::Histogram, "From proposal to applied, on leaders.");
+    page.metric(
+        "raft_commit_seconds",
+        Kind::Histogram,
+        "From proposal to applied, on leaders.",
+    );
     page.histogram("raft_commit_seconds", &[], &raft.commit_seconds);
 }
 
 fn storage(page: &mut Page, status: &NodeStatus) {
     let storage = &status.storage;
-    page.metric("storage_append_seconds", Kind::Histogram, "One append to a log.");
+    page.metric(
+        "storage_append_seconds",
+        Kind::Histogram,
+        "One append to a log.",
+    );
     page.histogram("storage_append_seconds", &[], &storage.append_seconds);
-    page.metric("storage_flush_seconds", Kind::Histogram, "One flush turn of a shard.");
+    page.metric(
+        "storage_flush_seconds",
+        Kind::Histogram,
+        "One flush turn of a shard.",
+    );
     page.histogram("storage_flush_seconds", &[], &storage.flush_seconds);
-    page.value("storage_bytes", Kind::Gauge, "Bytes in logs and journals.", storage.bytes);
+    page.value(
+        "storage_bytes",
+        Kind::Gauge,
+        "Bytes in logs and journals.",
+        storage.bytes,
+    );
     page.value(
         "storage_appended_bytes_total",
         Kind::Counter,
@@ -140,7 +207,12 @@ fn storage(page: &mut Page, status: &NodeStatus) {
 }
 
 fn partitions(page: &mut Page, status: &NodeStatus) {
-    page.value("partitions", Kind::Gauge, "Partitions of the cluster.", status.partitions.len());
+    page.value(
+        "partitions",
+        Kind::Gauge,
+        "Partitions of the cluster.",
+        status.partitions.len(),
+    );
     page.value(
         "partition_leaderless",
         Kind::Gauge,
@@ -156,16 +228,34 @@ fn partitions(page: &mut Page, status: &NodeStatus) {
 }
 
 fn shards(page: &mut Page, status: &NodeStatus) {
-    let labels: Vec<String> = (0..status.shards.len()).map(|shard| shard.to_string()).collect();
-    page.metric("shard_busy_ratio", Kind::Gauge, "Part of the time that a shard worked.");
+    let labels: Vec<String> = (0..status.shards.len())
+        .map(|shard| shard.to_string())
+        .collect();
+    page.metric(
+        "shard_busy_ratio",
+        Kind::Gauge,
+        "Part of the time that a shard worked.",
+    );
     for (shard, label) in status.shards.iter().zip(&labels) {
         page.sample("shard_busy_ratio", &[("shard", label)], shard.busy_ratio);
     }
-    page.metric("shard_mailbox_depth", Kind::Gauge, "Messages that wait for a shard.");
+    page.metric(
+        "shard_mailbox_depth",
+        Kind::Gauge,
+        "Messages that wait for a shard.",
+    );
     for (shard, label) in status.shards.iter().zip(&labels) {
-        page.sample("shard_mailbox_depth", &[("shard", label)], shard.mailbox_depth);
+        page.sample(
+            "shard_mailbox_depth",
+            &[("shard", label)],
+            shard.mailbox_depth,
+        );
     }
-    page.metric("shard_partitions", Kind::Gauge, "Replicas that live on a shard.");
+    page.metric(
+        "shard_partitions",
+        Kind::Gauge,
+        "Replicas that live on a shard.",
+    );
     for (shard, label) in status.shards.iter().zip(&labels) {
         page.sample("shard_partitions", &[("shard", label)], shard.partitions);
     }
@@ -174,31 +264,47 @@ fn shards(page: &mut Page, status: &NodeStatus) {
 fn each_partition(page: &mut Page, status: &NodeStatus) {
     type Read = fn(&PartitionView) -> Option<i64>;
     let series: [(&str, &str, Read); 6] = [
-        ("partition_leader", "The leader's node id; -1 is none.", |p| {
-            Some(p.leader.map_or(-1, i64::from))
-        }),
+        (
+            "partition_leader",
+            "The leader's node id; -1 is none.",
+            |p| Some(p.leader.map_or(-1, i64::from)),
+        ),
         ("partition_in_sync_replicas", "Replicas in sync.", |p| {
             i64::try_from(p.in_sync.len()).ok()
         }),
-        ("partition_log_start_offset", "First offset of the local replica.", |p| {
-            p.local.as_ref().map(|local| local.log_start_offset)
-        }),
-        ("partition_high_watermark", "Where consumers of the local replica stop.", |p| {
-            p.local.as_ref().map(|local| local.high_watermark)
-        }),
-        ("partition_log_end_offset", "The local replica's next offset.", |p| {
-            p.local.as_ref().map(|local| local.log_end_offset)
-        }),
+        (
+            "partition_log_start_offset",
+            "First offset of the local replica.",
+            |p| p.local.as_ref().map(|local| local.log_start_offset),
+        ),
+        (
+            "partition_high_watermark",
+            "Where consumers of the local replica stop.",
+            |p| p.local.as_ref().map(|local| local.high_watermark),
+        ),
+        (
+            "partition_log_end_offset",
+            "The local replica's next offset.",
+            |p| p.local.as_ref().map(|local| local.log_end_offset),
+        ),
         ("partition_size_bytes", "Bytes of the local replica.", |p| {
-            p.local.as_ref().and_then(|local| i64::try_from(local.size_bytes).ok())
+            p.local
+                .as_ref()
+                .and_then(|local| i64::try_from(local.size_bytes).ok())
         }),
     ];
     for (name, help, read) in series {
         page.metric(name, Kind::Gauge, help);
         for partition in &status.partitions {
-            let Some(value) = read(partition) else { continue };
+            let Some(value) = read(partition) else {
+                continue;
+            };
             let number = partition.partition.to_string();
-            page.sample(name, &[("topic", &partition.topic), ("partition", &number)], value);
+            page.sample(
+                name,
+                &[("topic", &partition.topic), ("partition", &number)],
+                value,
+            );
         }
     }
 }
@@ -254,7 +360,11 @@ impl Page {
     fn histogram(&mut self, name: &str, labels: &[(&str, &str)], histogram: &Histogram) {
         let bucket_name = format!("{name}_bucket");
         for (bound, count) in histogram.cumulative() {
-            let bound = if bound.is_infinite() { "+Inf".to_owned() } else { bound.to_string() };
+            let bound = if bound.is_infinite() {
+                "+Inf".to_owned()
+            } else {
+                bound.to_string()
+            };
             let mut labels = labels.to_vec();
             labels.push(("le", &bound));
             self.sample(&bucket_name, &labels, count);
@@ -265,7 +375,9 @@ impl Page {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -277,17 +389,28 @@ mod tests {
     use super::*;
 
     fn sample() -> NodeStatus {
-        let mut status = NodeStatus { node: Some(1), is_serving: true, ..NodeStatus::default() };
+        let mut status = NodeStatus {
+            node: Some(1),
+            is_serving: true,
+            ..NodeStatus::default()
+        };
         let produce = status.kafka.apis.entry("Produce".to_owned()).or_default();
         produce.requests.insert("NONE".to_owned(), 2);
         produce.seconds.record(Duration::from_millis(2));
-        status.shards.push(ShardStatus { busy_ratio: 0.25, mailbox_depth: 3, partitions: 1 });
+        status.shards.push(ShardStatus {
+            busy_ratio: 0.25,
+            mailbox_depth: 3,
+            partitions: 1,
+        });
         status.partitions.push(PartitionView {
             topic: "orders".to_owned(),
             partition: 4,
             leader: None,
             replicas: vec![1, 2, 3],
-            local: Some(LocalReplica { high_watermark: 17, ..LocalReplica::default() }),
+            local: Some(LocalReplica {
+                high_watermark: 17,
+                ..LocalReplica::default()
+            }),
             ..PartitionView::default()
         });
         status
@@ -308,7 +431,10 @@ mod tests {
             "corduroy_partition_high_watermark{topic=\"orders\",partition=\"4\"} 17",
             "corduroy_partition_leader{topic=\"orders\",partition=\"4\"} -1",
         ] {
-            assert!(text.lines().any(|l| l == line), "no line `{line}` in\n{text}");
+            assert!(
+                text.lines().any(|l| l == line),
+                "no line `{line}` in\n{text}"
+            );
         }
         assert!(!render(&sample(), Detail::Node).contains("topic=\"orders\""));
     }

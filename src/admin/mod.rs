@@ -13,7 +13,7 @@ pub use health::{ClusterHealth, Readiness, cluster_health, readiness};
 pub use histogram::{BUCKET_BOUNDS_SECONDS, Histogram};
 pub use metrics::{Detail, render as render_metrics};
 pub use server::{
-    AdminServer, AdminServices, LeadAnswer, LeadError, LeadFn, Refusal, LeadRequest, StatusFn,
+    AdminServer, AdminServices, LeadAnswer, LeadError, LeadFn, LeadRequest, Refusal, StatusFn,
     start,
 };
 pub use status::{

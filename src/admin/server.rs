@@ -144,7 +144,10 @@ pub fn start(env: &Env, listen: SocketAddr, services: AdminServices) -> io::Resu
     let (stop_tx, stop_rx) = oneshot::channel();
     let thread_env = env.clone();
     let thread = env.spawn_thread("admin", move || {
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        let runtime = match tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+        {
             Ok(runtime) => runtime,
             Err(error) => {
                 let _ = bound_tx.send(Err(error));
@@ -180,9 +183,15 @@ pub fn start(env: &Env, listen: SocketAddr, services: AdminServices) -> io::Resu
         });
     })?;
     match bound_rx.recv() {
-        Ok(Ok(addr)) => Ok(AdminServer { addr, stop: Some(stop_tx), thread: Some(thread) }),
+        Ok(Ok(addr)) => Ok(AdminServer {
+            addr,
+            stop: Some(stop_tx),
+            thread: Some(thread),
+        }),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(io::Error::other("the admin thread ended before it listened")),
+        Err(_) => Err(io::Error::other(
+            "the admin thread ended before it listened",
+        )),
     }
 }
 
@@ -224,10 +233,15 @@ fn router(services: AdminServices) -> Router {
 }
 
 async fn read_status(services: &AdminServices) -> Result<NodeStatus, Response> {
-    tokio::time::timeout(STATUS_WAIT_MAX, (services.status)()).await.map_err(|_| {
-        let seconds = STATUS_WAIT_MAX.as_secs();
-        refuse(StatusCode::SERVICE_UNAVAILABLE, format!("a shard did not answer within {seconds} s"))
-    })
+    tokio::time::timeout(STATUS_WAIT_MAX, (services.status)())
+        .await
+        .map_err(|_| {
+            let seconds = STATUS_WAIT_MAX.as_secs();
+            refuse(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("a shard did not answer within {seconds} s"),
+            )
+        })
 }
 
 #[derive(Deserialize)]
@@ -250,7 +264,11 @@ async fn metrics(
         }
     };
     let status = read_status(&services).await?;
-    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], render(&status, detail)).into_response())
+    Ok((
+        [(header::CONTENT_TYPE, CONTENT_TYPE)],
+        render(&status, detail),
+    )
+        .into_response())
 }
 
 async fn live(State(services): State<AdminServices>) -> Result<Response, Response> {
@@ -284,9 +302,18 @@ async fn lead(
     headers: HeaderMap,
 ) -> Result<Response, Response> {
     if !is_same_site(&headers) {
-        return Err(refuse(StatusCode::FORBIDDEN, "a page of another site may not ask for this"));
+        return Err(refuse(
+            StatusCode::FORBIDDEN,
+            "a page of another site may not ask for this",
+        ));
     }
-    match (services.lead)(LeadRequest { topic, partition, node }).await {
+    match (services.lead)(LeadRequest {
+        topic,
+        partition,
+        node,
+    })
+    .await
+    {
         Ok(answer) => Ok(Json(answer).into_response()),
         Err(error) => Err(refuse_lead(error)),
     }
@@ -295,21 +322,34 @@ async fn lead(
 /// A browser names the page that asks in `Origin`; other clients don't send it. Without this check
 /// any web page could move leaderships through its visitor's browser.
 fn is_same_site(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(header::ORIGIN) else { return true };
-    let (Ok(origin), Some(Ok(host))) =
-        (origin.to_str(), headers.get(header::HOST).map(|host| host.to_str()))
-    else {
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return true;
+    };
+    let (Ok(origin), Some(Ok(host))) = (
+        origin.to_str(),
+        headers.get(header::HOST).map(|host| host.to_str()),
+    ) else {
         return false;
     };
-    origin.split_once("://").is_some_and(|(_, site)| site == host)
+    origin
+        .split_once("://")
+        .is_some_and(|(_, site)| site == host)
 }
 
 fn ok_or_unavailable(is_ok: bool) -> StatusCode {
-    if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    if is_ok {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    }
 }
 
 fn refuse(code: StatusCode, error: impl Into<String>) -> Response {
-    let body = Refusal { error: error.into(), leader: None, leader_admin: None };
+    let body = Refusal {
+        error: error.into(),
+        leader: None,
+        leader_admin: None,
+    };
     (code, Json(body)).into_response()
 }
 
@@ -324,10 +364,19 @@ fn refuse_lead(error: LeadError) -> Response {
     };
     let text = error.to_string();
     let body = match error {
-        LeadError::NotLeader { leader, leader_admin } => {
-            Refusal { error: text, leader, leader_admin }
-        }
-        _ => Refusal { error: text, leader: None, leader_admin: None },
+        LeadError::NotLeader {
+            leader,
+            leader_admin,
+        } => Refusal {
+            error: text,
+            leader,
+            leader_admin,
+        },
+        _ => Refusal {
+            error: text,
+            leader: None,
+            leader_admin: None,
+        },
     };
     (code, Json(body)).into_response()
 }
@@ -386,7 +435,11 @@ mod tests {
     }
 
     fn serving() -> NodeStatus {
-        NodeStatus { is_serving: true, controller: Some(1), ..NodeStatus::default() }
+        NodeStatus {
+            is_serving: true,
+            controller: Some(1),
+            ..NodeStatus::default()
+        }
     }
 
     #[test]
@@ -396,17 +449,26 @@ mod tests {
         assert!(ask(serving(), &get("/health/cluster")).starts_with("HTTP/1.1 200"));
 
         let mut status = serving();
-        status.partitions.push(PartitionView { topic: "t".to_owned(), ..Default::default() });
+        status.partitions.push(PartitionView {
+            topic: "t".to_owned(),
+            ..Default::default()
+        });
         let answer = ask(status, &get("/health/cluster"));
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-        assert!(answer.contains("1 partition without a leader: t/0"), "{answer}");
+        assert!(
+            answer.contains("1 partition without a leader: t/0"),
+            "{answer}"
+        );
         assert!(ask(NodeStatus::default(), &get("/health/ready")).starts_with("HTTP/1.1 503"));
     }
 
     #[test]
     fn metrics_are_prometheus_text() {
         let answer = ask(serving(), &get("/metrics"));
-        assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+        assert!(
+            answer.contains("content-type: text/plain; version=0.0.4"),
+            "{answer}"
+        );
         assert!(answer.contains("\ncorduroy_node_serving 1\n"), "{answer}");
         assert!(ask(serving(), &get("/metrics?detail=x")).starts_with("HTTP/1.1 400"));
     }
@@ -423,7 +485,10 @@ mod tests {
         assert!(moved.contains(r#"{"topic":"orders","partition":3,"leader":2,"leader_epoch":5}"#));
         let elsewhere = ask(serving(), &post(9, ""));
         assert!(elsewhere.starts_with("HTTP/1.1 421"), "{elsewhere}");
-        assert!(elsewhere.contains(r#""leader_admin":"127.0.0.1:9""#), "{elsewhere}");
+        assert!(
+            elsewhere.contains(r#""leader_admin":"127.0.0.1:9""#),
+            "{elsewhere}"
+        );
         let foreign = ask(serving(), &post(2, "origin: http://evil.example\r\n"));
         assert!(foreign.starts_with("HTTP/1.1 403"), "{foreign}");
         let own = ask(serving(), &post(2, "origin: http://x\r\n"));
@@ -440,6 +505,9 @@ mod tests {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let first = start(&env, any, services.clone()).expect("a free port");
         let second = start(&env, first.addr(), services);
-        assert_eq!(second.err().map(|e| e.kind()), Some(io::ErrorKind::AddrInUse));
+        assert_eq!(
+            second.err().map(|e| e.kind()),
+            Some(io::ErrorKind::AddrInUse)
+        );
     }
 }

@@ -148,7 +148,9 @@ pub struct ShardStatus {
 impl NodeStatus {
     /// Partitions without a leader.
     pub fn leaderless(&self) -> impl Iterator<Item = &PartitionView> {
-        self.partitions.iter().filter(|partition| partition.leader.is_none())
+        self.partitions
+            .iter()
+            .filter(|partition| partition.leader.is_none())
     }
 
     /// Partitions with a leader and fewer replicas in sync than they have.

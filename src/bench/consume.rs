@@ -50,7 +50,10 @@ pub(super) async fn fill(
     let producer = build_producer(client, &settings);
     let records = args.records.unwrap_or(RECORDS_DEFAULT);
     let plan = Plan {
-        limit: Limit { records, duration: Duration::MAX },
+        limit: Limit {
+            records,
+            duration: Duration::MAX,
+        },
         value_bytes: args.bytes as usize,
         window: settings.window,
         rate: None,
@@ -66,16 +69,20 @@ pub(super) async fn measure(
     topic: &BenchTopic,
 ) -> CliResult<Report> {
     let watch = Watch::start(&args.watch_pid).map_err(CliError::failed)?;
-    let mut counts = Counts { records: 0, bytes: 0 };
+    let mut counts = Counts {
+        records: 0,
+        bytes: 0,
+    };
     let records_max = args.records.unwrap_or(u64::MAX);
     let cpu = own_cpu_seconds();
     let started = env.now();
-    let reader = client.read(&topic.name).from(From::Earliest).until_high_watermark();
+    let reader = client
+        .read(&topic.name)
+        .from(From::Earliest)
+        .until_high_watermark();
     let patience = args.duration.unwrap_or(READ_WAIT_MAX);
     // Time is up: what was read by then is the measurement.
-    if let Ok(read) =
-        tokio::time::timeout(patience, read(reader, records_max, &mut counts)).await
-    {
+    if let Ok(read) = tokio::time::timeout(patience, read(reader, records_max, &mut counts)).await {
         read?;
     }
     let elapsed_seconds = (env.now() - started).as_secs_f64();
@@ -88,8 +95,13 @@ pub(super) async fn measure(
     };
     let record_bytes = totals.bytes.checked_div(totals.records).unwrap_or(0);
     let partitions = topic.partitions as usize;
-    let mut report =
-        Report::new("consume", &topic.name, partitions, record_bytes as usize, totals);
+    let mut report = Report::new(
+        "consume",
+        &topic.name,
+        partitions,
+        record_bytes as usize,
+        totals,
+    );
     report.watched = watch.read(elapsed_seconds);
     Ok(report)
 }

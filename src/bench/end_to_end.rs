@@ -54,7 +54,7 @@ pub(super) async fn measure(
     // One reader for all partitions; it sees whatever is written after it has started.
     let mut reader = client.read(&topic.name).from(From::Latest).follow();
     reader.started().await;
-    let reading = tokio::task::spawn_local(follow(reader, seen.clone()));
+    let reading = env.spawn_local(follow(reader, seen.clone()));
     let plan = Plan {
         limit: args.load.limit(),
         value_bytes: args.load.bytes as usize,
@@ -74,12 +74,18 @@ pub(super) async fn measure(
     let cpu = own_cpu_seconds() - cpu;
     reading.abort();
     if seen.records.get() < result.acknowledged {
-        let reason = seen.error.borrow().clone().unwrap_or_else(|| "no error".to_owned());
-        return Err(CliError::failed("readers did not see every acknowledged record")
-            .fact("acknowledged", result.acknowledged.to_string())
-            .fact("read", seen.records.get().to_string())
-            .fact("reader", reason)
-            .into());
+        let reason = seen
+            .error
+            .borrow()
+            .clone()
+            .unwrap_or_else(|| "no error".to_owned());
+        return Err(
+            CliError::failed("readers did not see every acknowledged record")
+                .fact("acknowledged", result.acknowledged.to_string())
+                .fact("read", seen.records.get().to_string())
+                .fact("reader", reason)
+                .into(),
+        );
     }
     let mut report = Report::new(
         "end-to-end",
@@ -106,8 +112,12 @@ async fn follow(mut reader: Reader, seen: Rc<Seen>) {
         };
         let now = seen.env.now();
         for record in &batch {
-            let Some(started) = seen.started.get() else { continue };
-            let Some((_, due)) = record.value().and_then(read_stamp) else { continue };
+            let Some(started) = seen.started.get() else {
+                continue;
+            };
+            let Some((_, due)) = record.value().and_then(read_stamp) else {
+                continue;
+            };
             seen.records.set(seen.records.get() + 1);
             let latency = now.saturating_duration_since(started + due);
             seen.latencies.borrow_mut().record(latency);

@@ -55,15 +55,23 @@ impl BenchTopic {
             .await
             .map_err(|error| client_error(&error, &format!("cannot describe the topic {name}")))?;
         let partitions = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
-        Ok(BenchTopic { name, partitions, is_own })
+        Ok(BenchTopic {
+            name,
+            partitions,
+            is_own,
+        })
     }
 
     /// Deletes what was created for the measurement alone.
     pub(super) async fn dispose(self, client: &Client) -> CliResult {
         if self.is_own {
-            client.admin().delete_topic(&self.name).await.map_err(|error| {
-                client_error(&error, &format!("cannot delete the topic {}", self.name))
-            })?;
+            client
+                .admin()
+                .delete_topic(&self.name)
+                .await
+                .map_err(|error| {
+                    client_error(&error, &format!("cannot delete the topic {}", self.name))
+                })?;
         }
         Ok(())
     }
@@ -124,7 +132,9 @@ impl Tally {
             }
             Err(error) => {
                 self.failed.set(self.failed.get() + 1);
-                self.first_error.borrow_mut().get_or_insert_with(|| error.to_string());
+                self.first_error
+                    .borrow_mut()
+                    .get_or_insert_with(|| error.to_string());
             }
         }
         self.places.set(self.places.get() + 1);
@@ -182,9 +192,14 @@ pub(super) async fn send(
         tally.take_place().await;
         let due = if plan.rate.is_some() { due } else { env.now() };
         fill(&mut value, &noise, sent, due - started);
-        match producer.queue(Record::to(topic.name.as_str()).value(&value)).await {
+        match producer
+            .queue(Record::to(topic.name.as_str()).value(&value))
+            .await
+        {
             Ok(ticket) => {
-                let queue = usize::try_from(ticket.partition()).ok().and_then(|p| queues.get(p));
+                let queue = usize::try_from(ticket.partition())
+                    .ok()
+                    .and_then(|p| queues.get(p));
                 let queue = queue.ok_or_else(|| CliError::failed("the topic has grown"))?;
                 // The collectors end after their queues.
                 let _ = queue.send(Pending { due, ticket });
@@ -192,15 +207,15 @@ pub(super) async fn send(
             Err(error) => tally.settle(due, Err(error)),
         }
         sent += 1;
-        if sent % YIELD_EVERY == 0 {
+        if sent.is_multiple_of(YIELD_EVERY) {
             tokio::task::yield_now().await;
         }
     }
     drop(queues);
     while collectors.join_next().await.is_some() {}
     let elapsed = env.now() - started;
-    let tally = Rc::try_unwrap(tally)
-        .map_err(|_| CliError::failed("a collector outlived its queue"))?;
+    let tally =
+        Rc::try_unwrap(tally).map_err(|_| CliError::failed("a collector outlived its queue"))?;
     let acknowledged = tally.acknowledged.get();
     Ok(LoadResult {
         acknowledged,
@@ -221,7 +236,11 @@ async fn wait_until(env: &Env, due: Instant) -> Instant {
     }
     tokio::time::sleep_until(due).await;
     let woken = env.now();
-    if woken.saturating_duration_since(due) <= TIMER_SLACK { woken } else { due }
+    if woken.saturating_duration_since(due) <= TIMER_SLACK {
+        woken
+    } else {
+        due
+    }
 }
 
 /// What to send.

@@ -54,15 +54,24 @@ pub(crate) async fn run(context: &Context, command: BenchCommand) -> CliResult {
     match command {
         BenchCommand::Produce(args) => {
             let client = crate::cli::connect(context).await?;
-            show(&produce::run(&context.env, &client, &args).await?, args.load.json)
+            show(
+                &produce::run(&context.env, &client, &args).await?,
+                args.load.json,
+            )
         }
         BenchCommand::Consume(args) => {
             let client = crate::cli::connect(context).await?;
-            show(&consume::run(&context.env, &client, &args).await?, args.load.json)
+            show(
+                &consume::run(&context.env, &client, &args).await?,
+                args.load.json,
+            )
         }
         BenchCommand::EndToEnd(args) => {
             let client = crate::cli::connect(context).await?;
-            show(&end_to_end::run(&context.env, &client, &args).await?, args.load.json)
+            show(
+                &end_to_end::run(&context.env, &client, &args).await?,
+                args.load.json,
+            )
         }
         BenchCommand::Suite(args) => suite::run(&context.env, &args).await,
     }

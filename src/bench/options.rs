@@ -58,7 +58,10 @@ impl LoadArgs {
             (None, Some(_)) => Duration::MAX,
             (None, None) => DURATION_DEFAULT,
         };
-        Limit { records: self.records.unwrap_or(u64::MAX), duration }
+        Limit {
+            records: self.records.unwrap_or(u64::MAX),
+            duration,
+        }
     }
 }
 
@@ -118,14 +121,20 @@ impl ProducerArgs {
         let mut settings = vec![
             ("acks", acks.to_owned()),
             ("window", self.window.to_string()),
-            ("linger_ms", (self.linger.as_micros() as f64 / 1000.0).to_string()),
+            (
+                "linger_ms",
+                (self.linger.as_micros() as f64 / 1000.0).to_string(),
+            ),
             ("batch_bytes", self.batch_bytes.to_string()),
         ];
         if let Some(rate) = self.rate {
             settings.push(("rate", rate.to_string()));
         }
         if self.compression != Codec::None {
-            settings.push(("compression", format!("{:?}", self.compression).to_lowercase()));
+            settings.push((
+                "compression",
+                format!("{:?}", self.compression).to_lowercase(),
+            ));
         }
         settings
     }

@@ -64,11 +64,14 @@ pub(super) fn totals(result: &LoadResult, client_cpu_seconds: f64) -> Totals {
 /// A measurement of nothing is an error, with the reason that the cluster gave.
 pub(super) fn refuse_silence(result: &LoadResult) -> CliResult {
     match (&result.first_error, result.acknowledged) {
-        (Some(error), 0) => {
-            Err(CliError::failed("no record was acknowledged").fact("first", error).into())
-        }
+        (Some(error), 0) => Err(CliError::failed("no record was acknowledged")
+            .fact("first", error)
+            .into()),
         (Some(error), _) => {
-            eprintln!("warning: {} records failed, the first one: {error}", result.failed);
+            eprintln!(
+                "warning: {} records failed, the first one: {error}",
+                result.failed
+            );
             Ok(())
         }
         (None, _) => Ok(()),

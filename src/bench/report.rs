@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::watch::Watched;
+use crate::cli::plural;
 
 /// Latencies are kept from one microsecond to two minutes, with three digits.
 const LATENCY_US_MAX: u64 = 120_000_000;
@@ -27,7 +28,9 @@ impl Latencies {
 
     /// Counts one latency; what is longer than two minutes counts as two minutes.
     pub fn record(&mut self, latency: std::time::Duration) {
-        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(1);
+        let micros = u64::try_from(latency.as_micros())
+            .unwrap_or(u64::MAX)
+            .max(1);
         self.histogram.saturating_record(micros);
     }
 
@@ -74,6 +77,7 @@ pub struct Report {
     pub partitions: usize,
     pub record_bytes: usize,
     /// How it was run: acks, linger, window and so on, in the order in which they are shown.
+    #[serde(serialize_with = "as_object")]
     pub settings: Vec<(&'static str, String)>,
     pub records: u64,
     pub bytes: u64,
@@ -86,6 +90,13 @@ pub struct Report {
     /// CPU seconds of this process.
     pub client_cpu_seconds: f64,
     pub watched: Vec<Watched>,
+}
+
+fn as_object<S: Serializer>(
+    settings: &[(&'static str, String)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(settings.iter().map(|(name, value)| (name, value)))
 }
 
 /// The raw sums of a measurement.
@@ -129,15 +140,18 @@ impl Report {
     /// The report for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let settings: Vec<String> =
-            self.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let settings: Vec<String> = self
+            .settings
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         // Writing to a String can't fail.
         let _ = writeln!(
             text,
-            "{} {} ({} partitions, {} B records) {}",
+            "{} {} ({}, {} B records) {}",
             self.kind,
             self.topic,
-            self.partitions,
+            plural(self.partitions as u64, "partition", "partitions"),
             self.record_bytes,
             settings.join(" ")
         );
@@ -182,8 +196,11 @@ pub fn markdown_head() -> String {
 
 /// One measurement as a row of a markdown table.
 pub fn markdown_row(report: &Report) -> String {
-    let settings: Vec<String> =
-        report.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let settings: Vec<String> = report
+        .settings
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
     let (p50, p99, p999) = match report.latency {
         Some(latency) => (
             format!("{:.2}", latency.p50_ms),
@@ -194,11 +211,18 @@ pub fn markdown_row(report: &Report) -> String {
     };
     let cores: f64 = report.watched.iter().map(|watched| watched.cores).sum();
     let nodes = report.watched.len();
-    let resident = report.watched.iter().map(|watched| watched.resident_bytes).sum::<u64>() as f64;
+    let resident = report
+        .watched
+        .iter()
+        .map(|watched| watched.resident_bytes)
+        .sum::<u64>() as f64;
     let (cores, resident) = if nodes == 0 {
         ("-".to_owned(), "-".to_owned())
     } else {
-        (format!("{cores:.2}"), format!("{:.0}", resident / nodes as f64 / 1_048_576.0))
+        (
+            format!("{cores:.2}"),
+            format!("{:.0}", resident / nodes as f64 / 1_048_576.0),
+        )
     };
     format!(
         "| {} | {} B | {} | {} | {:.1} | {:.0} | {p50} | {p99} | {p999} | {:.2} | {cores} | \
@@ -234,8 +258,12 @@ mod tests {
         let mut report = Report::new("produce", "t", 4, 1000, totals);
         report.latency = latencies.summary();
         report.settings = vec![("acks", "all".to_owned())];
-        report.watched =
-            vec![Watched { pid: 7, cpu_seconds: 1.0, cores: 0.5, resident_bytes: 10 << 20 }];
+        report.watched = vec![Watched {
+            pid: 7,
+            cpu_seconds: 1.0,
+            cores: 0.5,
+            resident_bytes: 10 << 20,
+        }];
         report
     }
 
@@ -256,7 +284,21 @@ mod tests {
         let row = markdown_row(&sample());
         let cells = |line: &str| line.matches('|').count();
         assert_eq!(cells(head.lines().next().expect("head")), cells(&row));
-        assert!(row.starts_with("| produce | 1000 B | 4 | acks=all | 1.0 | 1000 | 50."), "{row}");
+        assert!(
+            row.starts_with("| produce | 1000 B | 4 | acks=all | 1.0 | 1000 | 50."),
+            "{row}"
+        );
+    }
+
+    #[test]
+    fn settings_are_an_object_in_their_order() {
+        let mut report = sample();
+        report.settings.push(("window", "1".to_owned()));
+        let text = serde_json::to_string(&report).expect("JSON");
+        assert!(
+            text.contains(r#""settings":{"acks":"all","window":"1"}"#),
+            "{text}"
+        );
     }
 
     #[test]

@@ -37,9 +37,17 @@ impl SpawnedCluster {
         };
         let ports = free_ports(env, nodes * 2).await?;
         let (kafka, rpc) = ports.split_at(nodes);
-        let seeds = rpc.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let seeds = rpc
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(",");
         let program = std::env::current_exe()?;
-        let mut cluster = SpawnedCluster { nodes: Vec::new(), kafka: kafka.to_vec(), root };
+        let mut cluster = SpawnedCluster {
+            nodes: Vec::new(),
+            kafka: kafka.to_vec(),
+            root,
+        };
         for (index, (kafka, rpc)) in kafka.iter().zip(rpc).enumerate() {
             let number = index + 1;
             let log = File::create(cluster.root.path().join(format!("node-{number}.log")))?;
@@ -68,7 +76,11 @@ impl SpawnedCluster {
 
     /// Where clients begin.
     pub(super) fn brokers(&self) -> String {
-        self.kafka.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+        self.kafka
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     /// The nodes' processes.
@@ -107,7 +119,9 @@ impl SpawnedCluster {
 }
 
 fn signal(node: &Child, signal: rustix::process::Signal) {
-    let pid = i32::try_from(node.id()).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = i32::try_from(node.id())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
     if let Some(pid) = pid {
         // It has ended by itself then, which is what we want.
         let _ = rustix::process::kill_process(pid, signal);

@@ -80,11 +80,18 @@ impl Row {
     }
 
     const fn one_at_a_time(acks: AcksArg) -> Row {
-        Row { window: 1, linger: Duration::ZERO, ..Row::produce(1024, 1, acks) }
+        Row {
+            window: 1,
+            linger: Duration::ZERO,
+            ..Row::produce(1024, 1, acks)
+        }
     }
 
     const fn consume(record_bytes: u32, partitions: i32) -> Row {
-        Row { kind: Kind::Consume, ..Row::produce(record_bytes, partitions, AcksArg::All) }
+        Row {
+            kind: Kind::Consume,
+            ..Row::produce(record_bytes, partitions, AcksArg::All)
+        }
     }
 
     const fn end_to_end(partitions: i32, rate: u32) -> Row {
@@ -130,15 +137,27 @@ fn rows() -> Vec<Row> {
             ..Row::produce(1024, 1, acks)
         });
     }
-    rows.extend([Row::consume(1024, 1), Row::consume(1024, 16), Row::consume(100, 1)]);
-    rows.extend([Row::end_to_end(1, 1_000), Row::end_to_end(16, 1_000), Row::end_to_end(16, 5_000)]);
+    rows.extend([
+        Row::consume(1024, 1),
+        Row::consume(1024, 16),
+        Row::consume(100, 1),
+    ]);
+    rows.extend([
+        Row::end_to_end(1, 1_000),
+        Row::end_to_end(16, 1_000),
+        Row::end_to_end(16, 5_000),
+    ]);
     rows
 }
 
 pub(super) async fn run(env: &Env, args: &SuiteArgs) -> CliResult {
     let rows: Vec<Row> = rows()
         .into_iter()
-        .filter(|row| args.only.as_ref().is_none_or(|only| row.name().contains(only)))
+        .filter(|row| {
+            args.only
+                .as_ref()
+                .is_none_or(|only| row.name().contains(only))
+        })
         .collect();
     if rows.is_empty() {
         return Err(CliError::usage("no row has a name with that text").into());
@@ -248,10 +267,18 @@ fn machine(args: &SuiteArgs) -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
         .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name))
+        .find_map(|line| {
+            line.strip_prefix("model name")?
+                .split_once(':')
+                .map(|(_, name)| name)
+        })
         .map_or("unknown processor", str::trim);
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
+    let build = if cfg!(debug_assertions) {
+        "debug build"
+    } else {
+        "release build"
+    };
     format!(
         "corduroy {} ({build}), {} nodes and the client on one machine: {cores} cores of {model}; \
          {} s a row",
@@ -270,8 +297,10 @@ mod tests {
     #[test]
     fn rows_have_names_of_their_own() {
         let rows = rows();
-        let names: HashSet<String> =
-            rows.iter().map(|row| format!("{} {:?}", row.name(), row.rate)).collect();
+        let names: HashSet<String> = rows
+            .iter()
+            .map(|row| format!("{} {:?}", row.name(), row.rate))
+            .collect();
         assert_eq!(names.len(), rows.len());
         for bytes in [100, 1024, 65_536] {
             for acks in [AcksArg::Leader, AcksArg::All] {

@@ -59,7 +59,11 @@ impl Watch {
                 Some(Watched {
                     pid,
                     cpu_seconds,
-                    cores: if elapsed_seconds > 0.0 { cpu_seconds / elapsed_seconds } else { 0.0 },
+                    cores: if elapsed_seconds > 0.0 {
+                        cpu_seconds / elapsed_seconds
+                    } else {
+                        0.0
+                    },
                     resident_bytes: now.resident_bytes,
                 })
             })
@@ -87,7 +91,9 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
 }
 
 fn resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
     Some(kibibytes * 1024)
 }
@@ -101,7 +107,10 @@ mod tests {
         let stat = "7 (a) b (c) S 1 1 1 0 -1 4194560 100 0 0 0 31 11 0 0 20 0 1 0 5 1 1";
         assert_eq!(cpu_ticks(stat), Some(42));
         assert_eq!(cpu_ticks("nonsense"), None);
-        assert_eq!(resident_bytes("VmPeak:\t 9 kB\nVmRSS:\t   12 kB\n"), Some(12 * 1024));
+        assert_eq!(
+            resident_bytes("VmPeak:\t 9 kB\nVmRSS:\t   12 kB\n"),
+            Some(12 * 1024)
+        );
     }
 
     #[test]

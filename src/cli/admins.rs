@@ -27,7 +27,10 @@ pub struct Admins {
 impl Admins {
     /// One that the user named.
     pub fn given(addr: SocketAddr) -> Admins {
-        Admins { first: addr, by_node: BTreeMap::new() }
+        Admins {
+            first: addr,
+            by_node: BTreeMap::new(),
+        }
     }
 
     /// Any of them.
@@ -61,9 +64,14 @@ pub async fn find_admins(env: &Env, client: &Client) -> CliResult<Admins> {
     let brokers = describe_brokers(client).await?;
     for _ in 0..ROUNDS_MAX {
         for broker in &brokers {
-            let Some(addr) = admin_of(client, broker).await else { continue };
+            let Some(addr) = admin_of(client, broker).await else {
+                continue;
+            };
             if let Some(by_node) = ask_for_all(env, addr).await {
-                return Ok(Admins { first: addr, by_node });
+                return Ok(Admins {
+                    first: addr,
+                    by_node,
+                });
             }
         }
     }
@@ -83,8 +91,15 @@ async fn describe_brokers(client: &Client) -> CliResult<Vec<BrokerDescription>> 
 
 /// What a broker says about itself; `None` if somebody else was asked, or it has no admin port.
 async fn admin_of(client: &Client, broker: &BrokerDescription) -> Option<SocketAddr> {
-    let configs = client.admin().describe_configs(&ConfigResource::Broker(broker.id)).await.ok()?;
-    let listen = configs.into_iter().find(|config| config.name == "admin.listen")?.value?;
+    let configs = client
+        .admin()
+        .describe_configs(&ConfigResource::Broker(broker.id))
+        .await
+        .ok()?;
+    let listen = configs
+        .into_iter()
+        .find(|config| config.name == "admin.listen")?
+        .value?;
     reachable(listen.parse().ok()?, &broker.host)
 }
 
@@ -104,7 +119,11 @@ async fn ask_for_all(env: &Env, addr: SocketAddr) -> Option<BTreeMap<i32, Socket
     let answer = http::ask(env, addr, "GET", "/v1/status").await.ok()?;
     let status: StatusBody = serde_json::from_str(&answer.body).ok()?;
     let known = status.nodes.into_iter();
-    Some(known.filter_map(|node| Some((node.node, node.admin?.parse().ok()?))).collect())
+    Some(
+        known
+            .filter_map(|node| Some((node.node, node.admin?.parse().ok()?)))
+            .collect(),
+    )
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Blocking work beside an async command: a thread of its own and a promise of its result.
+//! Work beside an async command, and a promise of its result: blocking work on a thread of its own,
+//! other work as a task of this thread.
 
 use std::io;
 
@@ -20,4 +21,17 @@ pub fn beside<T: Send + 'static>(
         let _ = done_tx.send(work());
     })?;
     Ok(done_rx)
+}
+
+/// Runs `work` as a task. The receiver ends without a value if the work panics.
+pub fn meanwhile<T: 'static>(
+    env: &Env,
+    work: impl Future<Output = T> + 'static,
+) -> oneshot::Receiver<T> {
+    let (done_tx, done_rx) = oneshot::channel();
+    env.spawn_local(async move {
+        // Whoever dropped the receiver has lost interest.
+        let _ = done_tx.send(work.await);
+    });
+    done_rx
 }

@@ -89,7 +89,10 @@ pub(super) async fn run(context: &Context, command: ClusterCommand) -> CliResult
         }
         ClusterCommand::Nodes(args) => {
             let client = connect(context).await?;
-            let nodes = Snapshot::take(&client).await?.nodes(context, &client).await?;
+            let nodes = Snapshot::take(&client)
+                .await?
+                .nodes(context, &client)
+                .await?;
             match args.output.output {
                 OutputFormat::Json => print_json(&nodes)?,
                 OutputFormat::Table => print(&nodes_text(&nodes))?,
@@ -111,8 +114,13 @@ impl Snapshot {
         let admin = client.admin();
         let wrong = |error| client_error(&error, "cannot describe the cluster");
         let cluster = admin.describe_cluster().await.map_err(wrong)?;
-        let names: Vec<String> =
-            admin.list_topics().await.map_err(wrong)?.into_iter().map(|topic| topic.name).collect();
+        let names: Vec<String> = admin
+            .list_topics()
+            .await
+            .map_err(wrong)?
+            .into_iter()
+            .map(|topic| topic.name)
+            .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let topics = match names.as_slice() {
             [] => Vec::new(),
@@ -156,23 +164,30 @@ impl Snapshot {
         }
         // Another kind of cluster has no admin ports; that is no failure of this command.
         let admins = find_admins(&context.env, client).await.ok();
-        let reachable = self.cluster.brokers.iter().map(|broker| {
-            reach(context, broker.host.clone(), broker.port)
-        });
+        let reachable = self
+            .cluster
+            .brokers
+            .iter()
+            .map(|broker| reach(context, broker.host.clone(), broker.port));
         let reachable = futures::future::join_all(reachable).await;
-        let rows = self.cluster.brokers.iter().zip(reachable).map(|(broker, reachable)| NodeRow {
-            node: broker.id,
-            address: format!("{}:{}", broker.host, broker.port),
-            rack: broker.rack.clone(),
-            controller: self.cluster.controller == Some(broker.id),
-            admin: admins
-                .as_ref()
-                .and_then(|admins| admins.of(broker.id))
-                .map(|addr| addr.to_string()),
-            reachable,
-            leaders: leaders.get(&broker.id).copied().unwrap_or(0),
-            replicas: replicas.get(&broker.id).copied().unwrap_or(0),
-        });
+        let rows = self
+            .cluster
+            .brokers
+            .iter()
+            .zip(reachable)
+            .map(|(broker, reachable)| NodeRow {
+                node: broker.id,
+                address: format!("{}:{}", broker.host, broker.port),
+                rack: broker.rack.clone(),
+                controller: self.cluster.controller == Some(broker.id),
+                admin: admins
+                    .as_ref()
+                    .and_then(|admins| admins.of(broker.id))
+                    .map(|addr| addr.to_string()),
+                reachable,
+                leaders: leaders.get(&broker.id).copied().unwrap_or(0),
+                replicas: replicas.get(&broker.id).copied().unwrap_or(0),
+            });
         Ok(rows.collect())
     }
 }
@@ -180,10 +195,16 @@ impl Snapshot {
 /// Does the node accept connections?
 async fn reach(context: &Context, host: String, port: i32) -> bool {
     use std::net::ToSocketAddrs;
-    let Ok(port) = u16::try_from(port) else { return false };
+    let Ok(port) = u16::try_from(port) else {
+        return false;
+    };
     // Brokers advertise addresses more often than names; a name blocks for its look-up.
-    let Ok(mut addrs) = (host.as_str(), port).to_socket_addrs() else { return false };
-    let Some(addr) = addrs.next() else { return false };
+    let Ok(mut addrs) = (host.as_str(), port).to_socket_addrs() else {
+        return false;
+    };
+    let Some(addr) = addrs.next() else {
+        return false;
+    };
     let connected = tokio::time::timeout(REACH_WAIT_MAX, context.env.connect(addr)).await;
     matches!(connected, Ok(Ok(_)))
 }
@@ -198,7 +219,9 @@ async fn health(context: &Context, args: &HealthArgs) -> CliResult<ExitCode> {
         let is_last = context.env.now() >= deadline;
         let left = deadline.saturating_duration_since(context.env.now());
         let looked = match args.wait {
-            Some(_) => tokio::time::timeout(left.max(HEALTH_EVERY), look).await.ok(),
+            Some(_) => tokio::time::timeout(left.max(HEALTH_EVERY), look)
+                .await
+                .ok(),
             None => Some(look.await),
         };
         match looked {

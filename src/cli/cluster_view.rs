@@ -89,7 +89,11 @@ impl HealthView {
         partitions: &[PartitionHealth],
     ) -> HealthView {
         let names = |pick: fn(&PartitionHealth) -> bool| -> Vec<String> {
-            partitions.iter().filter(|p| pick(p)).map(|p| p.name.clone()).collect()
+            partitions
+                .iter()
+                .filter(|p| pick(p))
+                .map(|p| p.name.clone())
+                .collect()
         };
         let leaderless = names(|p| !p.has_leader);
         let under_replicated = names(|p| p.has_leader && p.in_sync < p.replicas);
@@ -101,7 +105,10 @@ impl HealthView {
             reasons.push(format!("without a leader: {}", some_of(&leaderless)));
         }
         if !under_replicated.is_empty() {
-            reasons.push(format!("replicas out of sync: {}", some_of(&under_replicated)));
+            reasons.push(format!(
+                "replicas out of sync: {}",
+                some_of(&under_replicated)
+            ));
         }
         HealthView {
             healthy: has_controller && leaderless.is_empty(),
@@ -119,7 +126,8 @@ impl HealthView {
     pub fn with_nodes_min(mut self, nodes_min: usize) -> HealthView {
         if self.nodes < nodes_min {
             self.healthy = false;
-            self.reasons.push(format!("{} of {nodes_min} nodes are members", self.nodes));
+            self.reasons
+                .push(format!("{} of {nodes_min} nodes are members", self.nodes));
         }
         self
     }
@@ -147,7 +155,12 @@ impl HealthView {
 }
 
 fn some_of(names: &[String]) -> String {
-    let mut text = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    let mut text = names
+        .iter()
+        .take(NAMED_MAX)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
     if names.len() > NAMED_MAX {
         // Writing to a String can't fail.
         let _ = write!(text, " and {} more", names.len() - NAMED_MAX);
@@ -168,8 +181,9 @@ impl StatusView {
     /// The answer for people.
     pub fn text(&self) -> String {
         let cluster_id = self.cluster_id.as_deref().unwrap_or("unknown");
-        let controller =
-            self.controller.map_or_else(|| "none".to_owned(), |node| format!("node {node}"));
+        let controller = self
+            .controller
+            .map_or_else(|| "none".to_owned(), |node| format!("node {node}"));
         format!(
             "cluster     {cluster_id}\ncontroller  {controller}\n{}\n{}",
             self.health.text(),
@@ -183,7 +197,12 @@ mod tests {
     use super::*;
 
     fn partition(name: &str, has_leader: bool, in_sync: usize) -> PartitionHealth {
-        PartitionHealth { name: name.to_owned(), has_leader, replicas: 3, in_sync }
+        PartitionHealth {
+            name: name.to_owned(),
+            has_leader,
+            replicas: 3,
+            in_sync,
+        }
     }
 
     #[test]
@@ -204,10 +223,15 @@ mod tests {
 
     #[test]
     fn a_long_list_is_cut() {
-        let partitions: Vec<_> =
-            (0..12).map(|number| partition(&format!("t/{number}"), false, 0)).collect();
+        let partitions: Vec<_> = (0..12)
+            .map(|number| partition(&format!("t/{number}"), false, 0))
+            .collect();
         let health = HealthView::judge(1, 1, true, &partitions);
-        assert!(health.reasons[0].ends_with("t/9 and 2 more"), "{:?}", health.reasons);
+        assert!(
+            health.reasons[0].ends_with("t/9 and 2 more"),
+            "{:?}",
+            health.reasons
+        );
         assert_eq!(health.leaderless.len(), 12);
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use corduroy_client::{Client, Error, ErrorKind};
+use corduroy_client::{Client, Error, ErrorCode, ErrorKind};
 
 use super::Context;
 use super::error::{CliError, CliResult};
@@ -23,12 +23,22 @@ const API_WAIT_MAX: Duration = Duration::from_secs(20);
 pub struct ConnectArgs {
     /// Brokers to ask first [env: CORDUROY_BROKERS, KAFKA_BOOTSTRAP_SERVERS] [default:
     /// 127.0.0.1:9092]
-    #[arg(long, global = true, value_name = "HOST:PORT,…", help_heading = "Connection")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT,…",
+        help_heading = "Connection"
+    )]
     pub brokers: Option<String>,
 
     /// A standard client .properties file
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Connection",
-          env = "CORDUROY_CLIENT_CONFIG")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Connection",
+        env = "CORDUROY_CLIENT_CONFIG"
+    )]
     pub client_config: Option<PathBuf>,
 }
 
@@ -43,14 +53,20 @@ struct Brokers {
 /// between flag and environment, since it was named for this call.
 fn brokers(flag: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Brokers {
     if let Some(servers) = flag {
-        return Brokers { source: "--brokers", servers: servers.to_owned() };
+        return Brokers {
+            source: "--brokers",
+            servers: servers.to_owned(),
+        };
     }
     for source in ["CORDUROY_BROKERS", "KAFKA_BOOTSTRAP_SERVERS"] {
         if let Some(servers) = variable(source).filter(|servers| !servers.is_empty()) {
             return Brokers { source, servers };
         }
     }
-    Brokers { source: "the default", servers: BROKERS_DEFAULT.to_owned() }
+    Brokers {
+        source: "the default",
+        servers: BROKERS_DEFAULT.to_owned(),
+    }
 }
 
 /// Connects as the command line says.
@@ -58,7 +74,10 @@ fn brokers(flag: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Bro
 /// # Errors
 /// An unreadable or wrong properties file; a cluster that does not answer.
 pub(crate) async fn connect(context: &Context) -> CliResult<Client> {
-    let ConnectArgs { brokers: flag, client_config } = &context.connect;
+    let ConnectArgs {
+        brokers: flag,
+        client_config,
+    } = &context.connect;
     let found = brokers(flag.as_deref(), |name| std::env::var(name).ok());
     let mut builder = Client::builder()
         .env(context.env.clone())
@@ -67,7 +86,10 @@ pub(crate) async fn connect(context: &Context) -> CliResult<Client> {
         .bootstrap_servers(&found.servers);
     if let Some(path) = client_config {
         let text = fs::read_to_string(path).map_err(|error| {
-            CliError::usage(format!("cannot read the properties file {}: {error}", path.display()))
+            CliError::usage(format!(
+                "cannot read the properties file {}: {error}",
+                path.display()
+            ))
         })?;
         builder = builder.properties(&text);
         if let Some(servers) = flag {
@@ -75,10 +97,13 @@ pub(crate) async fn connect(context: &Context) -> CliResult<Client> {
         }
     }
     builder.connect().await.map_err(|error| {
-        let cause = client_error(&error, "cannot connect");
+        let cause = client_error(&error, "cannot reach the cluster");
         match client_config {
             Some(path) if flag.is_none() => cause.fact("from", path.display().to_string()),
-            _ => cause.fact("asked", format!("{} (from {})", found.servers, found.source)),
+            _ => cause.fact(
+                "asked",
+                format!("{} (from {})", found.servers, found.source),
+            ),
         }
         .into()
     })
@@ -95,7 +120,7 @@ pub(crate) async fn connect_to(servers: &str) -> CliResult<Client> {
         .bootstrap_servers(servers)
         .connect()
         .await
-        .map_err(|error| client_error(&error, "cannot connect").into())
+        .map_err(|error| client_error(&error, "cannot reach the cluster").into())
 }
 
 /// What a client's error means at the command line. `what` says what was tried ("cannot read the
@@ -103,24 +128,32 @@ pub(crate) async fn connect_to(servers: &str) -> CliResult<Client> {
 pub(crate) fn client_error(error: &Error, what: &str) -> CliError {
     let cause = format!("{what}: {error}");
     let topic = error.context().topic.as_deref();
+    let shown_topic = topic.unwrap_or("TOPIC");
     match error.kind() {
         ErrorKind::Config => CliError::usage(cause),
         ErrorKind::UnknownTopic => match topic {
             Some(topic) => unknown_topic(topic),
             None => CliError::failed(cause).help("`corduroy topic list` shows the topics"),
         },
-        ErrorKind::UnknownPartition => CliError::failed(cause)
-            .help("`corduroy topic describe TOPIC` shows the partitions of a topic"),
+        ErrorKind::UnknownPartition => CliError::failed(cause).help(format!(
+            "`corduroy topic describe {shown_topic}` shows its partitions"
+        )),
+        ErrorKind::OffsetOutOfRange => CliError::failed(cause).help(format!(
+            "`corduroy topic describe {shown_topic}` shows which offsets there are"
+        )),
         ErrorKind::Disconnected | ErrorKind::RequestTimeout | ErrorKind::ApiTimeout => {
             CliError::failed(cause).help(
                 "is a node running there? `corduroy start` runs one; --brokers HOST:PORT names \
                  another",
             )
         }
-        ErrorKind::OffsetOutOfRange => CliError::failed(cause)
-            .help("`corduroy topic describe TOPIC` shows which offsets there are"),
         ErrorKind::RecordTooLarge => CliError::failed(cause)
             .help("the topic's limit is max.message.bytes, the client's max.request.size"),
+        ErrorKind::Broker(ErrorCode::TopicAlreadyExists) => CliError::failed(cause)
+            .help("--if-not-exists takes it as it is; `corduroy topic describe` shows it"),
+        ErrorKind::Broker(ErrorCode::NotEnoughReplicas) => CliError::failed(cause).help(
+            "too few nodes are up for acks=all: `corduroy cluster health` shows who is missing",
+        ),
         _ => CliError::failed(cause),
     }
 }

@@ -40,8 +40,13 @@ pub struct ConsumeArgs {
     topic: String,
 
     /// Where to begin: start, end, an offset, -N before the end, @TIME
-    #[arg(short = 'o', long, value_name = "POSITION", default_value = "start",
-          allow_hyphen_values = true)]
+    #[arg(
+        short = 'o',
+        long,
+        value_name = "POSITION",
+        default_value = "start",
+        allow_hyphen_values = true
+    )]
     offset: Position,
 
     /// End after this many records
@@ -69,13 +74,11 @@ pub struct ConsumeArgs {
     isolation: Option<IsolationArg>,
 }
 
-/// `--isolation`.
+/// `--isolation`: everything below the high watermark, or only committed transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum IsolationArg {
-    /// Everything below the high watermark
     ReadUncommitted,
-    /// Only committed transactions
     ReadCommitted,
 }
 
@@ -110,7 +113,9 @@ pub(super) async fn run(context: &Context, args: ConsumeArgs) -> CliResult {
             // To end a reader that follows is no failure.
             _ = interrupt.recv() => None,
         };
-        let Some(batch) = batch else { return flush(&mut out) };
+        let Some(batch) = batch else {
+            return flush(&mut out);
+        };
         let batch = match batch {
             Ok(batch) => batch,
             Err(error) => {
@@ -164,7 +169,11 @@ fn start(client: &Client, args: &ConsumeArgs, from: From) -> Reader {
             IsolationArg::ReadCommitted => Isolation::ReadCommitted,
         });
     }
-    if args.exit { builder.until_high_watermark() } else { builder.follow() }
+    if args.exit {
+        builder.until_high_watermark()
+    } else {
+        builder.follow()
+    }
 }
 
 fn view(record: &ReadRecord) -> RecordView<'_> {

@@ -21,12 +21,22 @@ pub struct CliError {
 impl CliError {
     /// The operation failed (exit code 1).
     pub fn failed(cause: impl Into<String>) -> CliError {
-        CliError { exit: EXIT_FAILED, cause: cause.into(), facts: Vec::new(), help: None }
+        CliError {
+            exit: EXIT_FAILED,
+            cause: cause.into(),
+            facts: Vec::new(),
+            help: None,
+        }
     }
 
     /// The request itself is wrong (exit code 2).
     pub fn usage(cause: impl Into<String>) -> CliError {
-        CliError { exit: EXIT_USAGE, cause: cause.into(), facts: Vec::new(), help: None }
+        CliError {
+            exit: EXIT_USAGE,
+            cause: cause.into(),
+            facts: Vec::new(),
+            help: None,
+        }
     }
 
     /// Adds one line of evidence: a label and what was found under it.
@@ -52,8 +62,17 @@ impl CliError {
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.cause)?;
-        let width = self.facts.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
-        let width = if self.help.is_some() { width.max("help".len()) } else { width };
+        let width = self
+            .facts
+            .iter()
+            .map(|(label, _)| label.chars().count())
+            .max()
+            .unwrap_or(0);
+        let width = if self.help.is_some() {
+            width.max("help".len())
+        } else {
+            width
+        };
         for (label, found) in &self.facts {
             write!(f, "\n  {label:width$}  {found}")?;
         }

@@ -60,7 +60,10 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    const PLAIN: Shape = Shape { number: NumberShape::Ascii, bytes: BytesShape::Raw };
+    const PLAIN: Shape = Shape {
+        number: NumberShape::Ascii,
+        bytes: BytesShape::Raw,
+    };
 }
 
 /// One piece of a format.
@@ -97,7 +100,10 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, FormatError> {
             '%' => {
                 let start = at;
                 let Some(&name) = chars.get(at + 1) else {
-                    return Err(error(start, "a lone % at the end; write %% for a percent sign"));
+                    return Err(error(
+                        start,
+                        "a lone % at the end; write %% for a percent sign",
+                    ));
                 };
                 at += 2;
                 if name == '%' {
@@ -105,7 +111,10 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, FormatError> {
                     continue;
                 }
                 let verb = verb(name).ok_or_else(|| {
-                    error(start, &format!("unknown verb %{name}; see `--help` for the list"))
+                    error(
+                        start,
+                        &format!("unknown verb %{name}; see `--help` for the list"),
+                    )
                 })?;
                 let mut shape = Shape::PLAIN;
                 if chars.get(at) == Some(&'{') {
@@ -161,7 +170,10 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, FormatError> {
 }
 
 fn error(at: usize, what: &str) -> FormatError {
-    FormatError { at, what: what.to_owned() }
+    FormatError {
+        at,
+        what: what.to_owned(),
+    }
 }
 
 fn verb(name: char) -> Option<Verb> {
@@ -185,8 +197,14 @@ fn verb(name: char) -> Option<Verb> {
 fn modified(verb: Verb, modifier: &str) -> Option<Shape> {
     let is_bytes = matches!(verb, Verb::Key | Verb::Value | Verb::Topic);
     let is_number = !is_bytes && verb != Verb::Headers;
-    let number = |number| Shape { number, ..Shape::PLAIN };
-    let bytes = |bytes| Shape { bytes, ..Shape::PLAIN };
+    let number = |number| Shape {
+        number,
+        ..Shape::PLAIN
+    };
+    let bytes = |bytes| Shape {
+        bytes,
+        ..Shape::PLAIN
+    };
     Some(match modifier {
         "hex" if is_bytes => bytes(BytesShape::Hex),
         "base64" if is_bytes => bytes(BytesShape::Base64),
@@ -228,7 +246,10 @@ impl Printer {
     /// # Errors
     /// What is wrong with the format, and where.
     pub fn new(format: &str) -> Result<Printer, FormatError> {
-        Ok(Printer { pieces: parse(format)?, printed: 0 })
+        Ok(Printer {
+            pieces: parse(format)?,
+            printed: 0,
+        })
     }
 
     /// Appends one record to `out`.
@@ -323,7 +344,7 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
 
 /// Reads standard base64 with padding; `None` for anything else.
 pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
-    if text.len() % 4 != 0 {
+    if !text.len().is_multiple_of(4) {
         return None;
     }
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
@@ -346,7 +367,7 @@ pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
 
 /// Reads hexadecimal digits, two a byte; `None` for anything else.
 pub(crate) fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
-    if text.len() % 2 != 0 {
+    if !text.len().is_multiple_of(2) {
         return None;
     }
     text.chunks(2)
@@ -390,7 +411,11 @@ mod tests {
             ("100%%\\t\\\\\\x41", "100%\t\\A"),
             ("%k{hex} %k{base64} %o{hex}", "6b31 azE= 102"),
         ] {
-            assert_eq!(String::from_utf8_lossy(&printed(format)), expected, "{format}");
+            assert_eq!(
+                String::from_utf8_lossy(&printed(format)),
+                expected,
+                "{format}"
+            );
         }
         assert_eq!(printed("%o{big16}"), [1, 2]);
         assert_eq!(printed("%o{little32}"), [2, 1, 0, 0]);
@@ -400,8 +425,14 @@ mod tests {
     #[test]
     fn wrong_formats_say_where() {
         for (format, message) in [
-            ("%k%", "a lone % at the end; write %% for a percent sign (at character 3)"),
-            ("%q", "unknown verb %q; see `--help` for the list (at character 1)"),
+            (
+                "%k%",
+                "a lone % at the end; write %% for a percent sign (at character 3)",
+            ),
+            (
+                "%q",
+                "unknown verb %q; see `--help` for the list (at character 1)",
+            ),
             ("%k{big32}", "%k takes no modifier {big32} (at character 3)"),
             ("%k{hex", "a { without its } (at character 3)"),
             ("a\\q", "unknown escape \\q (at character 2)"),
@@ -415,7 +446,10 @@ mod tests {
     #[test]
     fn base64_and_hex_come_back() {
         for text in ["", "f", "fo", "foo", "foob", "fooba", "foobar"] {
-            assert_eq!(from_base64(base64(text.as_bytes()).as_bytes()).as_deref(), Some(text.as_bytes()));
+            assert_eq!(
+                from_base64(base64(text.as_bytes()).as_bytes()).as_deref(),
+                Some(text.as_bytes())
+            );
         }
         assert_eq!(base64(b"foobar"), "Zm9vYmFy");
         assert_eq!(base64(b"fo"), "Zm8=");

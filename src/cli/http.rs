@@ -29,10 +29,16 @@ pub async fn ask(env: &Env, addr: SocketAddr, method: &str, path: &str) -> Resul
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {addr}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         );
-        stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
+        stream
+            .write_all(request.as_bytes())
+            .await
+            .map_err(|error| error.to_string())?;
         let mut bytes = Vec::new();
         let mut limited = stream.take(ANSWER_BYTES_MAX);
-        limited.read_to_end(&mut bytes).await.map_err(|error| error.to_string())?;
+        limited
+            .read_to_end(&mut bytes)
+            .await
+            .map_err(|error| error.to_string())?;
         parse(&bytes).ok_or_else(|| "the answer is no HTTP".to_owned())
     };
     match tokio::time::timeout(ANSWER_WAIT_MAX, exchange).await {
@@ -46,22 +52,38 @@ fn parse(bytes: &[u8]) -> Option<Answer> {
     let head = std::str::from_utf8(&bytes[..end]).ok()?;
     let body = &bytes[end + 4..];
     let mut lines = head.split("\r\n");
-    let status = lines.next()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let status = lines
+        .next()?
+        .strip_prefix("HTTP/1.1 ")?
+        .get(..3)?
+        .parse()
+        .ok()?;
     let is_chunked = lines.any(|line| {
         line.split_once(':').is_some_and(|(name, value)| {
             name.eq_ignore_ascii_case("transfer-encoding")
                 && value.trim().eq_ignore_ascii_case("chunked")
         })
     });
-    let body = if is_chunked { join_chunks(body)? } else { body.to_vec() };
-    Some(Answer { status, body: String::from_utf8(body).ok()? })
+    let body = if is_chunked {
+        join_chunks(body)?
+    } else {
+        body.to_vec()
+    };
+    Some(Answer {
+        status,
+        body: String::from_utf8(body).ok()?,
+    })
 }
 
 fn join_chunks(mut bytes: &[u8]) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {
         let end = bytes.windows(2).position(|window| window == b"\r\n")?;
-        let size = std::str::from_utf8(&bytes[..end]).ok()?.split(';').next()?.trim();
+        let size = std::str::from_utf8(&bytes[..end])
+            .ok()?
+            .split(';')
+            .next()?
+            .trim();
         let size = usize::from_str_radix(size, 16).ok()?;
         if size == 0 {
             return Some(body);
@@ -75,14 +97,15 @@ fn join_chunks(mut bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// A path segment with everything but unreserved characters escaped (RFC 3986, section 2.3).
 pub fn escape_segment(text: &str) -> String {
-    text.bytes().fold(String::with_capacity(text.len()), |mut escaped, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-        escaped
-    })
+    text.bytes()
+        .fold(String::with_capacity(text.len()), |mut escaped, byte| {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                escaped.push(char::from(byte));
+            } else {
+                escaped.push_str(&format!("%{byte:02X}"));
+            }
+            escaped
+        })
 }
 
 #[cfg(test)]
@@ -92,10 +115,22 @@ mod tests {
     #[test]
     fn answers_with_a_length_and_in_chunks() {
         let plain = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi";
-        assert_eq!(parse(plain), Some(Answer { status: 200, body: "hi".to_owned() }));
+        assert_eq!(
+            parse(plain),
+            Some(Answer {
+                status: 200,
+                body: "hi".to_owned()
+            })
+        );
         let chunked =
             b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n3;x\r\n yo\r\n0\r\n\r\n";
-        assert_eq!(parse(chunked), Some(Answer { status: 503, body: "hi yo".to_owned() }));
+        assert_eq!(
+            parse(chunked),
+            Some(Answer {
+                status: 503,
+                body: "hi yo".to_owned()
+            })
+        );
     }
 
     #[test]

@@ -40,7 +40,11 @@ pub enum FormatPiece {
     /// A field that ends before these bytes (empty: at the end of the input).
     Field { field: Field, until: Vec<u8> },
     /// A number of fixed size.
-    FixedNumber { field: Field, bytes: usize, big_endian: bool },
+    FixedNumber {
+        field: Field,
+        bytes: usize,
+        big_endian: bool,
+    },
     /// A key or value whose size came before it.
     Sized { field: Field },
 }
@@ -100,7 +104,11 @@ impl Intake {
             let field = field(verb, shape)?;
             if let NumberShape::Big { bytes } | NumberShape::Little { bytes } = shape.number {
                 let big_endian = matches!(shape.number, NumberShape::Big { .. });
-                compiled.push(FormatPiece::FixedNumber { field, bytes, big_endian });
+                compiled.push(FormatPiece::FixedNumber {
+                    field,
+                    bytes,
+                    big_endian,
+                });
             } else if (matches!(field, Field::Key(_)) && key_sized)
                 || (matches!(field, Field::Value(_)) && value_sized)
             {
@@ -120,7 +128,10 @@ impl Intake {
             key_sized |= field == Field::KeyBytes;
             value_sized |= field == Field::ValueBytes;
         }
-        if !compiled.iter().any(|piece| !matches!(piece, FormatPiece::Literal(_))) {
+        if !compiled
+            .iter()
+            .any(|piece| !matches!(piece, FormatPiece::Literal(_)))
+        {
             return Err("the format names no field, %v for instance".to_owned());
         }
         Ok(Intake::Format(compiled))
@@ -144,9 +155,9 @@ impl Intake {
                 "the input ends inside a record ({} bytes are left over)",
                 buffer.len()
             )),
-            None if buffer.len() > INPUT_RECORD_BYTES_MAX => {
-                Err(format!("no end of a record within {INPUT_RECORD_BYTES_MAX} bytes"))
-            }
+            None if buffer.len() > INPUT_RECORD_BYTES_MAX => Err(format!(
+                "no end of a record within {INPUT_RECORD_BYTES_MAX} bytes"
+            )),
             None => Ok(Next::More),
         }
     }
@@ -193,8 +204,9 @@ fn field(verb: Verb, shape: Shape) -> Result<Field, String> {
         Verb::ValueBytes => Field::ValueBytes,
         Verb::Headers => Field::Headers,
         Verb::Offset | Verb::HeaderCount | Verb::LeaderEpoch | Verb::Number => {
-            return Err("%o, %e, %i and %H can be printed but not read: the log decides them"
-                .to_owned());
+            return Err(
+                "%o, %e, %i and %H can be printed but not read: the log decides them".to_owned(),
+            );
         }
     })
 }
@@ -235,8 +247,14 @@ fn read_format(
                 }
                 at += seen;
             }
-            FormatPiece::FixedNumber { field, bytes, big_endian } => {
-                let Some(raw) = rest.get(..*bytes) else { return Ok(None) };
+            FormatPiece::FixedNumber {
+                field,
+                bytes,
+                big_endian,
+            } => {
+                let Some(raw) = rest.get(..*bytes) else {
+                    return Ok(None);
+                };
                 fill_number(&mut record, &mut sizes, *field, fixed(raw, *big_endian))?;
                 at += bytes;
             }
@@ -245,11 +263,15 @@ fn read_format(
                     Field::Key(_) => sizes.key,
                     _ => sizes.value,
                 };
-                let Ok(size) = usize::try_from(size.unwrap_or(-1)) else { continue };
+                let Ok(size) = usize::try_from(size.unwrap_or(-1)) else {
+                    continue;
+                };
                 if size > INPUT_RECORD_BYTES_MAX {
                     return Err(format!("a size of {size} bytes is above the limit"));
                 }
-                let Some(raw) = rest.get(..size) else { return Ok(None) };
+                let Some(raw) = rest.get(..size) else {
+                    return Ok(None);
+                };
                 fill(&mut record, &mut sizes, *field, raw)?;
                 at += size;
             }
@@ -346,7 +368,10 @@ fn headers(raw: &[u8]) -> Result<Vec<(String, Vec<u8>)>, String> {
         .map(|pair| {
             let at = find(pair, b"=")
                 .ok_or_else(|| format!("header `{}` has no =", pair.escape_ascii()))?;
-            Ok((String::from_utf8_lossy(&pair[..at]).into_owned(), pair[at + 1..].to_vec()))
+            Ok((
+                String::from_utf8_lossy(&pair[..at]).into_owned(),
+                pair[at + 1..].to_vec(),
+            ))
         })
         .collect()
 }
@@ -355,7 +380,9 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     match needle {
         [] => Some(0),
         [byte] => haystack.iter().position(|b| b == byte),
-        _ => haystack.windows(needle.len()).position(|window| window == needle),
+        _ => haystack
+            .windows(needle.len())
+            .position(|window| window == needle),
     }
 }
 
@@ -394,7 +421,11 @@ mod tests {
 
     #[test]
     fn lines_with_and_without_the_last_newline() {
-        let expected = [pair(None, Some("a")), pair(None, Some("")), pair(None, Some("b"))];
+        let expected = [
+            pair(None, Some("a")),
+            pair(None, Some("")),
+            pair(None, Some("b")),
+        ];
         check(&Intake::Lines, b"a\n\nb\n", &expected);
         check(&Intake::Lines, b"a\n\nb", &expected);
         check(&Intake::Lines, b"", &[]);
@@ -403,7 +434,9 @@ mod tests {
     #[test]
     fn a_key_ends_at_the_first_separator() {
         check(
-            &Intake::KeyedLines { separator: b"::".to_vec() },
+            &Intake::KeyedLines {
+                separator: b"::".to_vec(),
+            },
             b"k::v::w\nplain\n::empty key\n",
             &[
                 pair(Some("k"), Some("v::w")),
@@ -415,7 +448,11 @@ mod tests {
 
     #[test]
     fn tombstones_have_keys_only() {
-        check(&Intake::Tombstones, b"a\nb", &[pair(Some("a"), None), pair(Some("b"), None)]);
+        check(
+            &Intake::Tombstones,
+            b"a\nb",
+            &[pair(Some("a"), None), pair(Some("b"), None)],
+        );
     }
 
     #[test]
@@ -442,7 +479,10 @@ mod tests {
                 timestamp: Some(77),
                 key: Some(b"k".to_vec()),
                 value: Some(b"fo".to_vec()),
-                headers: vec![("a".to_owned(), b"1".to_vec()), ("b".to_owned(), b"2".to_vec())],
+                headers: vec![
+                    ("a".to_owned(), b"1".to_vec()),
+                    ("b".to_owned(), b"2".to_vec()),
+                ],
             }],
         );
     }
@@ -450,8 +490,14 @@ mod tests {
     #[test]
     fn wrong_input_is_refused_with_a_reason() {
         let format = Intake::from_format("<%p>\\n").expect("format");
-        assert_eq!(format.next(b"3", false), Err("expected `<`, found `3`".to_owned()));
-        assert_eq!(format.next(b"<x>\n", false), Err("`x` is no number".to_owned()));
+        assert_eq!(
+            format.next(b"3", false),
+            Err("expected `<`, found `3`".to_owned())
+        );
+        assert_eq!(
+            format.next(b"<x>\n", false),
+            Err("`x` is no number".to_owned())
+        );
         assert_eq!(
             format.next(b"<3", true),
             Err("the input ends inside a record (2 bytes are left over)".to_owned())

@@ -7,15 +7,13 @@ use tracing_subscriber::fmt;
 
 use super::error::CliError;
 
-/// How log lines look.
+/// How log lines look: `auto` is `human` (a readable line per event) on a terminal and `json` (an
+/// object per line) otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// `human` on a terminal, `json` otherwise.
     #[default]
     Auto,
-    /// One readable line per event.
     Human,
-    /// One JSON object per line.
     Json,
 }
 
@@ -26,15 +24,14 @@ pub struct LogArgs {
     #[arg(long, global = true, value_name = "FILTER", help_heading = "Logging")]
     pub log: Option<String>,
 
-    /// How log lines look
+    /// How log lines look; auto is human on a terminal, json otherwise
     #[arg(
         long,
         global = true,
         value_enum,
         default_value_t,
         value_name = "FORMAT",
-        help_heading = "Logging",
-        hide_possible_values = false
+        help_heading = "Logging"
     )]
     pub log_format: LogFormat,
 }
@@ -62,7 +59,10 @@ pub fn start(args: &LogArgs, default_filter: &str) -> Result<(), CliError> {
         LogFormat::Human => false,
         LogFormat::Json => true,
     };
-    let builder = fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(is_terminal);
+    let builder = fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(is_terminal);
     // The only failure is a second call in one process, where the first logger serves as well.
     let _ = if is_json {
         builder.json().with_current_span(true).try_init()

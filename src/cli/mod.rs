@@ -10,6 +10,7 @@ mod cluster_view;
 mod config;
 mod connect;
 mod consume;
+mod debug;
 mod error;
 mod format;
 mod http;
@@ -20,6 +21,7 @@ mod partition;
 mod position;
 mod produce;
 mod record_json;
+mod running;
 mod start;
 mod time;
 mod topic;
@@ -30,18 +32,24 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use corduroy_env::Env;
 
-pub(crate) use beside::beside;
+pub(crate) use beside::{beside, meanwhile};
 pub(crate) use connect::{ConnectArgs, client_error, connect, connect_to};
 pub(crate) use error::{CliError, CliResult, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Stop};
 pub(crate) use output::{plural, print, print_json, show_count, show_ids};
 pub(crate) use produce::{AcksArg, Codec};
+pub(crate) use running::Running;
 pub(crate) use time::{parse_duration, show_duration};
 
 use crate::{bench, demo};
 
 /// A replicated log that speaks Kafka's protocol.
 #[derive(Debug, Parser)]
-#[command(name = "corduroy", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "corduroy",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 #[command(after_help = "\
 Examples:
   corduroy demo                                   three nodes, live traffic, things to try
@@ -84,6 +92,9 @@ enum Command {
     /// Measure a cluster
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Look inside a node's files
+    #[command(subcommand)]
+    Debug(debug::DebugCommand),
 }
 
 /// Everything a command is given besides its own arguments.
@@ -97,7 +108,11 @@ pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let code = if error.use_stderr() { EXIT_USAGE } else { EXIT_OK };
+            let code = if error.use_stderr() {
+                EXIT_USAGE
+            } else {
+                EXIT_OK
+            };
             // A closed pipe while printing help is the reader's choice.
             let _ = error.print();
             return ExitCode::from(code);
@@ -121,11 +136,15 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
         _ => "error,openraft=off",
     };
     logging::start(&cli.log, default_filter)?;
-    let context = Context { env: Env::real(), connect: cli.connect };
+    let context = Context {
+        env: Env::real(),
+        connect: cli.connect,
+    };
     let done = |()| ExitCode::from(EXIT_OK);
     match cli.command {
         Command::Start(args) => start::run(&context.env, &args),
         Command::Config(command) => config::run(&command).map(done),
+        Command::Debug(command) => debug::run(&command),
         Command::Demo(args) => on_runtime(demo::run(&context, args)),
         Command::Topic(command) => on_runtime(topic::run(&context, command)).map(done),
         Command::Produce(args) => on_runtime(produce::run(&context, args)),
@@ -138,7 +157,9 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
 
 /// Runs one command to its end on this thread.
 fn on_runtime<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, command);
     drop(local);
@@ -159,20 +180,46 @@ mod tests {
     }
 
     #[test]
+    fn help_has_one_form() {
+        // A second, longer form would need a person to know both `-h` and `--help`.
+        fn check(command: &mut clap::Command) {
+            let (short, long) = (command.render_help(), command.render_long_help());
+            let squeezed = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(
+                squeezed(short.to_string()),
+                squeezed(long.to_string()),
+                "{}",
+                command.get_name()
+            );
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut command = Cli::command();
+        command.build();
+        check(&mut command);
+    }
+
+    #[test]
     fn every_command_has_an_example_in_its_help() {
         fn check(command: &clap::Command, path: &str) {
             let path = format!("{path} {}", command.get_name());
             if command.get_subcommands().next().is_none() {
-                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                let help = command
+                    .get_after_help()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
                 let example = format!("{path} ");
                 assert!(
                     help.contains("Example") && help.contains(example.trim()),
                     "`{path}` has no example in its help"
                 );
             }
-            command.get_subcommands().for_each(|command| check(command, &path));
+            command
+                .get_subcommands()
+                .for_each(|command| check(command, &path));
         }
-        Cli::command().get_subcommands().for_each(|command| check(command, "corduroy"));
+        Cli::command()
+            .get_subcommands()
+            .for_each(|command| check(command, "corduroy"));
     }
 
     #[test]
@@ -190,6 +237,7 @@ mod tests {
             "cluster health --wait 30s",
             "partition lead orders/3 2",
             "config docs",
+            "debug log-dump dir --verify",
             "bench produce --records 1000 --bytes 100 --json",
             "bench suite",
         ] {

@@ -5,13 +5,12 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-/// How a result is printed.
+/// How a result is printed: in aligned columns that may change between versions, or as one JSON
+/// document to which fields are only ever added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OutputFormat {
-    /// Aligned columns; may change between versions.
     #[default]
     Table,
-    /// One JSON document; fields are only ever added.
     Json,
 }
 
@@ -38,7 +37,10 @@ pub struct Grid {
 
 impl Grid {
     pub fn new(columns: &[(&'static str, Align)]) -> Grid {
-        Grid { columns: columns.to_vec(), rows: Vec::new() }
+        Grid {
+            columns: columns.to_vec(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a row; it has one cell for each column.
@@ -46,14 +48,12 @@ impl Grid {
         self.rows.push(cells.into_iter().collect());
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// The table as text, each line without trailing blanks, with a final newline.
     pub fn render(&self) -> String {
         let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table
+            .load_style(presets::NOTHING)
+            .set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(self.columns.iter().map(|(name, _)| *name));
         for row in &self.rows {
             table.add_row(row);
@@ -104,7 +104,11 @@ pub fn show_bytes(bytes: u64) -> String {
         value /= 1000.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 /// `1,234,567`.
@@ -112,7 +116,7 @@ pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -122,7 +126,11 @@ pub fn show_count(count: u64) -> String {
 
 /// `1 record`, `2 records`, `0 records`.
 pub fn plural(count: u64, one: &str, many: &str) -> String {
-    format!("{} {}", show_count(count), if count == 1 { one } else { many })
+    format!(
+        "{} {}",
+        show_count(count),
+        if count == 1 { one } else { many }
+    )
 }
 
 /// `1.2 s, 83,000/s`: how long it took, and how fast that was.
@@ -140,7 +148,10 @@ pub fn show_ids<T: std::fmt::Display>(ids: &[T]) -> String {
     if ids.is_empty() {
         return "-".to_owned();
     }
-    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    ids.iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 #[cfg(test)]

@@ -56,7 +56,10 @@ impl FromStr for PartitionName {
         text.rsplit_once('/')
             .and_then(|(topic, number)| {
                 let partition = number.parse().ok().filter(|&number| number >= 0)?;
-                (!topic.is_empty()).then(|| PartitionName { topic: topic.to_owned(), partition })
+                (!topic.is_empty()).then(|| PartitionName {
+                    topic: topic.to_owned(),
+                    partition,
+                })
             })
             .ok_or_else(|| "write it as TOPIC/NUMBER, for instance orders/3".to_owned())
     }
@@ -73,17 +76,23 @@ const REDIRECTS_MAX: usize = 4;
 
 async fn lead(context: &Context, args: &LeadArgs) -> CliResult {
     let PartitionName { topic, partition } = &args.partition;
-    let path = format!("/v1/partitions/{}/{partition}/leader?node={}", escape_segment(topic), args.node);
+    let path = format!(
+        "/v1/partitions/{}/{partition}/leader?node={}",
+        escape_segment(topic),
+        args.node
+    );
     let admins = match args.admin {
         Some(addr) => Admins::given(addr),
         None => find_admins(&context.env, &connect(context).await?).await?,
     };
     let mut admin = admins.first();
     for _ in 0..=REDIRECTS_MAX {
-        let answer = http::ask(&context.env, admin, "POST", &path).await.map_err(|error| {
-            CliError::failed(format!("cannot reach the admin port {admin}: {error}"))
-                .help("name one with --admin HOST:PORT; a node prints its own when it starts")
-        })?;
+        let answer = http::ask(&context.env, admin, "POST", &path)
+            .await
+            .map_err(|error| {
+                CliError::failed(format!("cannot reach the admin port {admin}: {error}"))
+                    .help("name one with --admin HOST:PORT; a node prints its own when it starts")
+            })?;
         if answer.status == 200 {
             let answer: LeadAnswer = serde_json::from_str(&answer.body).map_err(|error| {
                 CliError::failed(format!("cannot understand the admin port {admin}: {error}"))
@@ -91,9 +100,16 @@ async fn lead(context: &Context, args: &LeadArgs) -> CliResult {
             return show(&answer, args.output.output);
         }
         let refusal: Refusal = serde_json::from_str(&answer.body).map_err(|_| {
-            CliError::failed(format!("{admin} answered {}: is it an admin port?", answer.status))
+            CliError::failed(format!(
+                "{admin} answered {}: is it an admin port?",
+                answer.status
+            ))
         })?;
-        match refusal.leader.and_then(|leader| admins.of(leader)).or(refusal.leader_admin) {
+        match refusal
+            .leader
+            .and_then(|leader| admins.of(leader))
+            .or(refusal.leader_admin)
+        {
             Some(next) if answer.status == 421 && next != admin => admin = next,
             _ => {
                 let mut error = CliError::failed(format!(
@@ -105,7 +121,9 @@ async fn lead(context: &Context, args: &LeadArgs) -> CliResult {
                     error = error.fact("leader", format!("node {leader}"));
                 }
                 return Err(error
-                    .help(format!("`corduroy topic describe {topic}` shows replicas and leaders"))
+                    .help(format!(
+                        "`corduroy topic describe {topic}` shows replicas and leaders"
+                    ))
                     .into());
             }
         }

@@ -13,10 +13,11 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 
 use super::Context;
+use super::beside::meanwhile;
 use super::connect::{client_error, connect};
 use super::error::{CliError, CliResult, EXIT_FAILED, EXIT_OK};
 use super::intake::{InputRecord, Intake, Next};
-use super::output::{OutputArgs, OutputFormat, plural, show_bytes, show_duration_rate};
+use super::output::{plural, show_bytes, show_duration_rate};
 
 /// Bytes asked for in one read of standard input.
 const READ_BYTES: usize = 256 * 1024;
@@ -32,6 +33,7 @@ Examples:
   corduroy produce orders -K: -z lz4 < pairs.txt    key:value lines
   corduroy produce orders -k 42 --tombstone         a null value for the key 42
   corduroy produce orders -f '%k %T %v\\n'           key, timestamp and value by a format
+  corduroy produce orders --json < lines.txt        where each record went
   corduroy produce -f '%t %K{big32}%k%V{big32}%v'   topic and sized fields, for binary data
 
 Formats: %k key, %v or %s value, %t topic, %p partition, %T or %d timestamp in milliseconds, %h
@@ -76,9 +78,9 @@ pub struct ProduceArgs {
     #[arg(short = 'f', long, value_name = "FORMAT")]
     format: Option<String>,
 
-    /// With json: one line for each acknowledged record on standard output
-    #[command(flatten)]
-    output: OutputArgs,
+    /// Print a line of JSON for each acknowledged record: topic, partition, offset, timestamp
+    #[arg(long)]
+    json: bool,
 }
 
 /// `-H name=value`.
@@ -93,9 +95,10 @@ impl std::str::FromStr for Header {
 
     fn from_str(text: &str) -> Result<Header, String> {
         match text.split_once('=') {
-            Some((name, value)) if !name.is_empty() => {
-                Ok(Header { name: name.to_owned(), value: value.to_owned() })
-            }
+            Some((name, value)) if !name.is_empty() => Ok(Header {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            }),
             _ => Err("write it as NAME=VALUE".to_owned()),
         }
     }
@@ -162,7 +165,9 @@ impl ProduceArgs {
             Some(separator) if separator.is_empty() => {
                 return Err(CliError::usage("the key separator is empty").into());
             }
-            Some(separator) => Intake::KeyedLines { separator: separator.as_bytes().to_vec() },
+            Some(separator) => Intake::KeyedLines {
+                separator: separator.as_bytes().to_vec(),
+            },
             None if self.tombstone => Intake::Tombstones,
             None => Intake::Lines,
         })
@@ -170,9 +175,11 @@ impl ProduceArgs {
 
     /// The record for one piece of input; the command line fills what the input leaves open.
     fn record<'a>(&'a self, input: &'a InputRecord) -> CliResult<Record<'a>> {
-        let topic = input.topic.as_deref().or(self.topic.as_deref()).ok_or_else(|| {
-            CliError::usage("the format holds no %t, and no topic was named")
-        })?;
+        let topic = input
+            .topic
+            .as_deref()
+            .or(self.topic.as_deref())
+            .ok_or_else(|| CliError::usage("the format holds no %t, and no topic was named"))?;
         let mut record = Record::to(topic);
         match (&input.key, &self.key) {
             (Some(key), _) => record = record.key(key),
@@ -204,13 +211,14 @@ pub(super) async fn run(context: &Context, args: ProduceArgs) -> CliResult<ExitC
     let producer = producer(&client, &args);
     let started = context.env.now();
     let (tickets_tx, tickets_rx) = mpsc::channel(TICKETS_MAX);
-    let output = args.output.output;
-    let receipts = tokio::task::spawn_local(collect(tickets_rx, output));
+    let receipts = meanwhile(&context.env, collect(tickets_rx, args.json));
 
     // What the input says, or why it can't be read; either way the receipts are waited for.
     let fed = if args.tombstone && args.key.is_some() {
         let tombstone = InputRecord::default();
-        send(&producer, args.record(&tombstone)?, &tickets_tx).await.map(|_| 0)
+        send(&producer, args.record(&tombstone)?, &tickets_tx)
+            .await
+            .map(|_| 0)
     } else {
         feed(&args, &intake, &producer, &tickets_tx).await
     };
@@ -223,7 +231,10 @@ pub(super) async fn run(context: &Context, args: ProduceArgs) -> CliResult<ExitC
     match receipts.first_error {
         None => Ok(ExitCode::from(EXIT_OK)),
         Some(error) => {
-            eprintln!("error: {}", client_error(&error, "records could not be written"));
+            eprintln!(
+                "error: {}",
+                client_error(&error, "records could not be written")
+            );
             Ok(ExitCode::from(EXIT_FAILED))
         }
     }
@@ -303,7 +314,7 @@ struct Receipts {
     first_error: Option<Error>,
 }
 
-/// One line of `-o json`.
+/// One line of `--json`.
 #[derive(Serialize)]
 struct Receipt<'a> {
     topic: &'a str,
@@ -313,14 +324,14 @@ struct Receipt<'a> {
 }
 
 /// Awaits the acknowledgements in the order of the input; stops at the first failure.
-async fn collect(mut tickets: mpsc::Receiver<Ticket>, output: OutputFormat) -> CliResult<Receipts> {
+async fn collect(mut tickets: mpsc::Receiver<Ticket>, is_json: bool) -> CliResult<Receipts> {
     let mut receipts = Receipts::default();
     let mut stdout = io::BufWriter::new(io::stdout());
     while let Some(ticket) = tickets.recv().await {
         match ticket.await {
             Ok(metadata) => {
                 receipts.acknowledged += 1;
-                if output == OutputFormat::Json {
+                if is_json {
                     let receipt = Receipt {
                         topic: &metadata.topic,
                         partition: metadata.partition,
@@ -347,7 +358,10 @@ async fn collect(mut tickets: mpsc::Receiver<Ticket>, output: OutputFormat) -> C
 fn summarize(receipts: &Receipts, bytes: u64, elapsed: Duration) {
     let records = plural(receipts.acknowledged, "record", "records");
     let bytes = show_bytes(bytes);
-    eprintln!("{records} acknowledged, {bytes} read, {}", show_duration_rate(receipts.acknowledged, elapsed));
+    eprintln!(
+        "{records} acknowledged, {bytes} read, {}",
+        show_duration_rate(receipts.acknowledged, elapsed)
+    );
 }
 
 /// A bar for a file on a terminal, nothing elsewhere.

@@ -11,9 +11,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::beside::beside;
 use super::error::{CliError, CliResult, EXIT_FAILED, EXIT_OK};
 use super::output::print;
+use super::running::Running;
 use crate::config::NodeConfig;
 use crate::config::source::split_pair;
-use crate::node::{self, NodeHandle};
 
 /// How long a graceful stop may take before we give up on it.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -86,7 +86,12 @@ impl StartArgs {
         }
         let named = [
             ("node.id", self.node_id.map(|id| id.to_string())),
-            ("data.dir", self.data_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned())),
+            (
+                "data.dir",
+                self.data_dir
+                    .as_ref()
+                    .map(|dir| dir.to_string_lossy().into_owned()),
+            ),
             ("listen", self.listen.clone()),
             ("advertised.listeners", self.advertise.clone()),
             ("rpc.listen", self.rpc_listen.clone()),
@@ -95,7 +100,11 @@ impl StartArgs {
             ("shards", self.shards.map(|shards| shards.to_string())),
             ("broker.rack", self.rack.clone()),
         ];
-        flags.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        flags.extend(
+            named
+                .into_iter()
+                .filter_map(|(key, value)| Some((key.to_owned(), value?))),
+        );
         Ok(flags)
     }
 }
@@ -106,7 +115,9 @@ pub(super) fn run(env: &Env, args: &StartArgs) -> CliResult<ExitCode> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let result = runtime.block_on(live(env, config));
     runtime.shutdown_background();
     result
@@ -126,7 +137,10 @@ async fn live(env: &Env, config: NodeConfig) -> CliResult<ExitCode> {
         tracing::info!(seeds = %shown.seeds, "looking for the cluster");
     }
     // Joining may take as long as the other founders take to appear: wait beside the signals.
-    let mut starting = beside(env, "start", move || node::start(config))?;
+    let mut starting = {
+        let node_env = env.clone();
+        beside(env, "start", move || Running::start(&node_env, config))?
+    };
     let handle = tokio::select! {
         started = &mut starting => match started {
             Ok(Ok(handle)) => handle,
@@ -143,7 +157,10 @@ async fn live(env: &Env, config: NodeConfig) -> CliResult<ExitCode> {
     let _ = print(&shown.greeting(&handle));
 
     let name = stop().await;
-    tracing::info!(signal = name, "stopping: handing leaderships over, flushing");
+    tracing::info!(
+        signal = name,
+        "stopping: handing leaderships over, flushing"
+    );
     let stopping = beside(env, "stop", move || handle.stop())?;
     tokio::select! {
         stopped = stopping => match stopped {
@@ -181,7 +198,7 @@ impl Shown {
         }
     }
 
-    fn greeting(&self, handle: &NodeHandle) -> String {
+    fn greeting(&self, handle: &Running) -> String {
         let kafka = handle.kafka_addr();
         let admin = match handle.admin_addr() {
             Some(addr) => format!("http://{addr}  (/metrics, /health/cluster)"),

@@ -10,7 +10,9 @@ const MILLIS_PER_DAY: i64 = 86_400_000;
 /// A sentence for the usage message.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
-    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let split = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let value: f64 = number
         .parse()
@@ -21,7 +23,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "m" => value * 60.0,
         "h" => value * 3600.0,
         "d" => value * 86_400.0,
-        other => return Err(format!("unknown unit `{other}` in `{text}`; use ms, s, m, h or d")),
+        other => {
+            return Err(format!(
+                "unknown unit `{other}` in `{text}`; use ms, s, m, h or d"
+            ));
+        }
     };
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is out of range"))
 }
@@ -52,7 +58,9 @@ pub fn parse_instant(text: &str, now_ms: i64) -> Result<i64, String> {
         return Ok(now_ms - back);
     }
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        return text.parse().map_err(|_| format!("`{text}` is out of range"));
+        return text
+            .parse()
+            .map_err(|_| format!("`{text}` is out of range"));
     }
     parse_rfc3339(text).ok_or_else(|| {
         format!(
@@ -79,7 +87,9 @@ fn parse_rfc3339(text: &str) -> Option<i64> {
         return None; // the 31st of a shorter month
     }
     let midnight_ms = days * MILLIS_PER_DAY;
-    let Some(time) = time else { return Some(midnight_ms) };
+    let Some(time) = time else {
+        return Some(midnight_ms);
+    };
     let (clock, zone_ms) = split_zone(time)?;
     let (clock, fraction) = match clock.split_once('.') {
         Some((clock, fraction)) => (clock, fraction),
@@ -104,7 +114,9 @@ fn split_zone(time: &str) -> Option<(&str, i64)> {
     if let Some(clock) = time.strip_suffix(['Z', 'z']) {
         return Some((clock, 0));
     }
-    let Some(at) = time.rfind(['+', '-']) else { return Some((time, 0)) };
+    let Some(at) = time.rfind(['+', '-']) else {
+        return Some((time, 0));
+    };
     let (clock, zone) = time.split_at(at);
     let sign = if zone.starts_with('-') { -1 } else { 1 };
     let (hours, minutes) = zone.get(1..)?.split_once(':')?;
@@ -146,7 +158,11 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     (year, month, day)
 }
@@ -157,10 +173,18 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (text, millis) in
-            [("250ms", 250), ("30s", 30_000), ("30", 30_000), ("1.5m", 90_000), ("2h", 7_200_000)]
-        {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        for (text, millis) in [
+            ("250ms", 250),
+            ("30s", 30_000),
+            ("30", 30_000),
+            ("1.5m", 90_000),
+            ("2h", 7_200_000),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(millis)),
+                "{text}"
+            );
         }
         for text in ["", "s", "5 parsecs", "-3s", "1e400s"] {
             assert!(parse_duration(text).is_err(), "{text}");
@@ -179,7 +203,13 @@ mod tests {
         ] {
             assert_eq!(parse_instant(text, 1_000_000), Ok(millis), "{text}");
         }
-        for text in ["", "yesterday", "2026-02-30", "2026-13-01", "2026-11-30T25:00:00Z"] {
+        for text in [
+            "",
+            "yesterday",
+            "2026-02-30",
+            "2026-13-01",
+            "2026-11-30T25:00:00Z",
+        ] {
             assert!(parse_instant(text, 0).is_err(), "{text}");
         }
         assert_eq!(show_instant(1_796_042_096_789), "2026-11-30T12:34:56.789Z");

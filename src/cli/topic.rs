@@ -9,9 +9,7 @@ use super::Context;
 use super::connect::{client_error, connect};
 use super::error::{CliError, CliResult};
 use super::output::{OutputArgs, OutputFormat, plural, print, print_json};
-use super::topic_view::{
-    ConfigRow, PartitionRow, TopicRow, TopicView, describe_text, list_text,
-};
+use super::topic_view::{ConfigRow, PartitionRow, TopicRow, TopicView, describe_text, list_text};
 use crate::config::{DefaultValue, Scope, table};
 
 #[derive(Debug, Subcommand)]
@@ -120,7 +118,12 @@ pub struct AlterArgs {
     name: String,
 
     /// Set a value; repeatable
-    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", group = "change")]
+    #[arg(
+        short = 'c',
+        long = "config",
+        value_name = "KEY=VALUE",
+        group = "change"
+    )]
     configs: Vec<Setting>,
 
     /// Go back to the default; repeatable
@@ -178,9 +181,10 @@ impl FromStr for Setting {
 
     fn from_str(text: &str) -> Result<Setting, String> {
         match text.split_once('=') {
-            Some((name, value)) if !name.is_empty() => {
-                Ok(Setting { name: name.to_owned(), value: value.to_owned() })
-            }
+            Some((name, value)) if !name.is_empty() => Ok(Setting {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            }),
             _ => Err("write it as KEY=VALUE, for instance retention.ms=86400000".to_owned()),
         }
     }
@@ -195,7 +199,9 @@ impl FromStr for NodeList {
 
     fn from_str(text: &str) -> Result<NodeList, String> {
         let nodes: Result<Vec<i32>, _> = text.split(',').map(|id| id.trim().parse()).collect();
-        nodes.map(NodeList).map_err(|_| "write node ids with commas, for instance 1,2,3".to_owned())
+        nodes
+            .map(NodeList)
+            .map_err(|_| "write node ids with commas, for instance 1,2,3".to_owned())
     }
 }
 
@@ -242,22 +248,33 @@ async fn create(admin: &Admin, args: &CreateArgs) -> CliResult {
             (false, false) => "found",
         };
         let mut size = Vec::new();
-        if let Some(partitions) = created.partitions.and_then(|count| u64::try_from(count).ok()) {
+        if let Some(partitions) = created
+            .partitions
+            .and_then(|count| u64::try_from(count).ok())
+        {
             size.push(plural(partitions, "partition", "partitions"));
         }
-        if let Some(replicas) = created.replication.and_then(|count| u64::try_from(count).ok()) {
+        if let Some(replicas) = created
+            .replication
+            .and_then(|count| u64::try_from(count).ok())
+        {
             size.push(plural(replicas, "replica", "replicas"));
         }
-        let size =
-            if size.is_empty() { String::new() } else { format!(" ({})", size.join(", ")) };
+        let size = if size.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", size.join(", "))
+        };
         eprintln!("{what} topic {name}{size}");
     }
     Ok(())
 }
 
 async fn list(admin: &Admin, args: &ListArgs) -> CliResult {
-    let topics =
-        admin.list_topics().await.map_err(|error| client_error(&error, "cannot list topics"))?;
+    let topics = admin
+        .list_topics()
+        .await
+        .map_err(|error| client_error(&error, "cannot list topics"))?;
     let rows: Vec<TopicRow> = topics
         .into_iter()
         .filter(|topic| args.internal || !topic.internal)
@@ -333,7 +350,12 @@ fn config_row(config: ConfigEntry) -> ConfigRow {
         ConfigSource::Default => "default",
         _ => "unknown",
     };
-    ConfigRow { name: config.name, value: config.value, default, source: source.to_owned() }
+    ConfigRow {
+        name: config.name,
+        value: config.value,
+        default,
+        source: source.to_owned(),
+    }
 }
 
 async fn alter(admin: &Admin, args: &AlterArgs) -> CliResult {
@@ -362,7 +384,14 @@ async fn alter(admin: &Admin, args: &AlterArgs) -> CliResult {
     changes
         .await
         .map_err(|error| client_error(&error, &format!("cannot change the topic `{name}`")))?;
-    eprintln!("{} topic {name}", if args.dry_run { "could change" } else { "changed" });
+    eprintln!(
+        "{} topic {name}",
+        if args.dry_run {
+            "could change"
+        } else {
+            "changed"
+        }
+    );
     Ok(())
 }
 

@@ -70,7 +70,12 @@ pub struct ConfigRow {
 /// The text of `topic describe`. Settings that nobody changed are left out unless asked for.
 pub fn describe_text(topic: &TopicView, with_defaults: bool) -> String {
     let mut text = String::new();
-    let replicas = topic.partitions.iter().map(|row| row.replicas.len()).max().unwrap_or(0);
+    let replicas = topic
+        .partitions
+        .iter()
+        .map(|row| row.replicas.len())
+        .max()
+        .unwrap_or(0);
     // Writing to a String can't fail.
     let _ = writeln!(
         text,
@@ -98,7 +103,11 @@ pub fn describe_text(topic: &TopicView, with_defaults: bool) -> String {
             ("DEFAULT", Align::Left),
         ]);
         for config in shown {
-            let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+            let text = |text: &Option<String>| match text.as_deref() {
+                None => "-".to_owned(),
+                Some("") => r#""""#.to_owned(),
+                Some(text) => text.to_owned(),
+            };
             grid.row([
                 config.name.clone(),
                 text(&config.value),
@@ -114,8 +123,9 @@ pub fn describe_text(topic: &TopicView, with_defaults: bool) -> String {
 
 fn partitions_text(partitions: &[PartitionRow]) -> String {
     // Only open transactions make the two differ.
-    let with_stable =
-        partitions.iter().any(|row| row.last_stable_offset != row.high_watermark);
+    let with_stable = partitions
+        .iter()
+        .any(|row| row.last_stable_offset != row.high_watermark);
     let mut columns = vec![
         ("PARTITION", Align::Right),
         ("LEADER", Align::Right),
@@ -132,7 +142,9 @@ fn partitions_text(partitions: &[PartitionRow]) -> String {
     for row in partitions {
         let number = |number: Option<i32>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
         let offset = |offset: Option<i64>| offset.map_or_else(|| "-".to_owned(), |n| n.to_string());
-        let leader = row.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
+        let leader = row
+            .leader
+            .map_or_else(|| "none".to_owned(), |leader| leader.to_string());
         let mut cells = vec![
             row.partition.to_string(),
             leader,

@@ -15,7 +15,7 @@ use corduroy_raft::{
     Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RaftShard, Replica, Role,
 };
 use corduroy_record::NodeId;
-use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
@@ -43,8 +43,8 @@ pub(super) struct Service {
     pub(super) changed: Rc<Notify>,
     /// Nodes that the failure detector holds down.
     pub(super) down: RefCell<BTreeSet<i32>>,
-    /// Held by the request that is being judged or applied.
-    pub(super) turn: Mutex<()>,
+    /// One permit, held by the request that is being judged or applied.
+    pub(super) turn: Semaphore,
 }
 
 /// How an attempt ended.
@@ -151,7 +151,9 @@ impl Service {
         // A task of its own: an asker that gives up must not take the turn away from a verdict
         // whose entry is in the log.
         self.env.spawn_local(async move {
-            let _turn = service.turn.lock().await;
+            let Ok(_turn) = service.turn.acquire().await else {
+                return;
+            };
             if service.env.now() < deadline {
                 let attempt = service.execute_in_turn(id, &request, deadline).await;
                 let _gone = sender.send(attempt);

@@ -13,7 +13,7 @@ use corduroy_protocol::ErrorCode;
 use corduroy_raft::{AddressBook, RaftShard, ReplicaSpec, Role};
 use corduroy_record::{GroupId, NodeId, ReplicaId};
 use corduroy_storage::{LogConfig, Store};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tracing::{debug, error, info, warn};
 use uuid::Uuid;
@@ -127,7 +127,7 @@ impl Controller {
             machine,
             changed,
             down: RefCell::default(),
-            turn: Mutex::new(()),
+            turn: Semaphore::new(1),
         });
         let claim = NodeClaim {
             uuid: *identity.uuid.as_bytes(),

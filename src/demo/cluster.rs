@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use corduroy_env::Env;
 use tokio::sync::oneshot;
 
-use crate::cli::{CliError, CliResult, beside};
+use crate::cli::{CliError, CliResult, Running, beside};
 use crate::config::{Layers, NodeConfig};
-use crate::node::{self, NodeHandle};
 
 /// Nodes of the demo's cluster: the smallest number that survives the loss of one.
 pub(super) const NODES: usize = 3;
@@ -19,7 +18,7 @@ struct Member {
     kafka: SocketAddr,
     rpc: SocketAddr,
     data_dir: PathBuf,
-    handle: Option<NodeHandle>,
+    handle: Option<Running>,
 }
 
 /// The demo's nodes, numbered from 1.
@@ -42,7 +41,10 @@ impl DemoCluster {
                 handle: None,
             })
             .collect();
-        let mut cluster = DemoCluster { env: env.clone(), members };
+        let mut cluster = DemoCluster {
+            env: env.clone(),
+            members,
+        };
         let starts: Vec<_> = (1..=NODES).map(|number| cluster.launch(number)).collect();
         for (index, start) in starts.into_iter().enumerate() {
             cluster.members[index].handle = Some(started(start?).await?);
@@ -52,19 +54,25 @@ impl DemoCluster {
 
     /// Where clients begin: every node, living or not, as a careful user would write it.
     pub(super) fn bootstrap(&self) -> String {
-        let addrs: Vec<String> =
-            self.members.iter().map(|member| member.kafka.to_string()).collect();
+        let addrs: Vec<String> = self
+            .members
+            .iter()
+            .map(|member| member.kafka.to_string())
+            .collect();
         addrs.join(",")
     }
 
     /// Where the first living node serves metrics and health.
     pub(super) fn admin(&self) -> Option<SocketAddr> {
-        self.members.iter().find_map(|member| member.handle.as_ref()?.admin_addr())
+        self.members
+            .iter()
+            .find_map(|member| member.handle.as_ref()?.admin_addr())
     }
 
     /// Is this node running?
     pub(super) fn is_up(&self, number: usize) -> bool {
-        self.member(number).is_some_and(|member| member.handle.is_some())
+        self.member(number)
+            .is_some_and(|member| member.handle.is_some())
     }
 
     /// The nodes that are not running.
@@ -85,7 +93,10 @@ impl DemoCluster {
     /// Starts every node that is down.
     pub(super) async fn heal(&mut self) -> CliResult<Vec<usize>> {
         let down = self.down();
-        let starts: Vec<_> = down.iter().map(|&number| (number, self.launch(number))).collect();
+        let starts: Vec<_> = down
+            .iter()
+            .map(|&number| (number, self.launch(number)))
+            .collect();
         for (number, start) in starts {
             self.members[number - 1].handle = Some(started(start?).await?);
         }
@@ -113,14 +124,19 @@ impl DemoCluster {
     /// Begins to start a node on a thread of its own.
     fn launch(&self, number: usize) -> CliResult<Start> {
         let config = self.config(number)?;
+        let env = self.env.clone();
         Ok(beside(&self.env, "start", move || {
-            node::start(config).map_err(|error| error.to_string())
+            Running::start(&env, config).map_err(|error| error.to_string())
         })?)
     }
 
     fn config(&self, number: usize) -> CliResult<NodeConfig> {
         let member = &self.members[number - 1];
-        let seeds: Vec<String> = self.members.iter().map(|member| member.rpc.to_string()).collect();
+        let seeds: Vec<String> = self
+            .members
+            .iter()
+            .map(|member| member.rpc.to_string())
+            .collect();
         let flags = [
             ("node.id", number.to_string()),
             ("data.dir", member.data_dir.to_string_lossy().into_owned()),
@@ -133,21 +149,29 @@ impl DemoCluster {
         ];
         // The environment is left out: the demo is the same on every machine.
         let layers = Layers {
-            flags: flags.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            flags: flags
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect(),
             ..Layers::default()
         };
-        Ok(NodeConfig::from_layers(&layers).map_err(|error| CliError::failed(error.to_string()))?)
+        Ok(
+            NodeConfig::from_layers(&layers)
+                .map_err(|error| CliError::failed(error.to_string()))?,
+        )
     }
 }
 
-type Start = oneshot::Receiver<Result<NodeHandle, String>>;
+type Start = oneshot::Receiver<Result<Running, String>>;
 
-async fn started(start: Start) -> CliResult<NodeHandle> {
+async fn started(start: Start) -> CliResult<Running> {
     Ok(wait(start).await?.map_err(CliError::failed)?)
 }
 
 async fn wait<T>(work: oneshot::Receiver<T>) -> CliResult<T> {
-    Ok(work.await.map_err(|_| CliError::failed("a node's thread panicked"))?)
+    Ok(work
+        .await
+        .map_err(|_| CliError::failed("a node's thread panicked"))?)
 }
 
 /// Loopback ports that are free now. Held all at once, so that they differ.
@@ -156,5 +180,8 @@ pub(crate) async fn free_ports(env: &Env, count: usize) -> io::Result<Vec<Socket
     for _ in 0..count {
         listeners.push(env.listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?);
     }
-    listeners.iter().map(corduroy_env::Listener::local_addr).collect()
+    listeners
+        .iter()
+        .map(corduroy_env::Listener::local_addr)
+        .collect()
 }

@@ -74,10 +74,10 @@ impl Ledger {
             *fate = Fate::Acknowledged(place);
             self.acknowledged += 1;
         }
-        let gap = self
-            .gaps
-            .entry(place.partition)
-            .or_insert(Gap { last_ack: at, ..Gap::default() });
+        let gap = self.gaps.entry(place.partition).or_insert(Gap {
+            last_ack: at,
+            ..Gap::default()
+        });
         let silence = at.saturating_sub(gap.last_ack);
         if silence > gap.longest {
             gap.longest = silence;
@@ -128,7 +128,12 @@ impl Ledger {
 
     /// Starts to compare with what can be read.
     pub fn audit(&self) -> Audit<'_> {
-        Audit { ledger: self, seen: HashMap::new(), last_numbers: HashMap::new(), findings: Findings::default() }
+        Audit {
+            ledger: self,
+            seen: HashMap::new(),
+            last_numbers: HashMap::new(),
+            findings: Findings::default(),
+        }
     }
 }
 
@@ -179,7 +184,12 @@ impl Audit<'_> {
     /// The next record of a partition, in offset order.
     pub fn read(&mut self, id: RecordId, place: Place) {
         self.findings.read += 1;
-        let name = || format!("key {} number {} at {}/{}", id.key, id.number, place.partition, place.offset);
+        let name = || {
+            format!(
+                "key {} number {} at {}/{}",
+                id.key, id.number, place.partition, place.offset
+            )
+        };
         let times = self.seen.entry(id).or_default();
         *times += 1;
         if *times > 1 {
@@ -190,7 +200,8 @@ impl Audit<'_> {
         let last = self.last_numbers.entry(id.key).or_default();
         if id.number < *last {
             self.findings.disordered += 1;
-            self.findings.example(|| format!("out of order: {}", name()));
+            self.findings
+                .example(|| format!("out of order: {}", name()));
         }
         *last = id.number.max(*last);
         match self.ledger.fates.get(&id) {
@@ -212,8 +223,12 @@ impl Audit<'_> {
     pub fn read_foreign(&mut self, place: Place) {
         self.findings.read += 1;
         self.findings.impossible += 1;
-        self.findings
-            .example(|| format!("impossible: foreign record at {}/{}", place.partition, place.offset));
+        self.findings.example(|| {
+            format!(
+                "impossible: foreign record at {}/{}",
+                place.partition, place.offset
+            )
+        });
     }
 
     /// All partitions have been read: what is missing?
@@ -253,7 +268,10 @@ mod tests {
     }
 
     const fn place(offset: i64) -> Place {
-        Place { partition: 0, offset }
+        Place {
+            partition: 0,
+            offset,
+        }
     }
 
     /// Three records of key 1 are acknowledged at offsets 0 to 2; number 4 is open, number 5 is
@@ -278,22 +296,64 @@ mod tests {
         for &(number, offset) in records {
             audit.read(id(1, number), place(offset));
         }
-        Findings { examples: Vec::new(), ..audit.finish() }
+        Findings {
+            examples: Vec::new(),
+            ..audit.finish()
+        }
     }
 
     #[test]
     fn each_broken_promise_is_counted_as_what_it_is() {
-        let clean = Findings { read: 3, ..Findings::default() };
+        let clean = Findings {
+            read: 3,
+            ..Findings::default()
+        };
         let cases: [(&[(u64, i64)], Findings); 7] = [
             (&[(1, 0), (2, 1), (3, 2)], clean.clone()),
-            (&[(1, 0), (2, 1), (3, 2), (4, 3)], Findings { read: 4, ..clean.clone() }),
-            (&[(1, 0), (3, 2)], Findings { read: 2, lost: 1, ..clean.clone() }),
-            (&[(1, 0), (2, 1), (3, 2), (2, 3)], Findings { read: 4, duplicated: 1, ..clean.clone() }),
-            (&[(1, 0), (2, 7), (3, 2)], Findings { moved: 1, ..clean.clone() }),
-            (&[(2, 1), (1, 0), (3, 2)], Findings { disordered: 1, ..clean.clone() }),
+            (
+                &[(1, 0), (2, 1), (3, 2), (4, 3)],
+                Findings {
+                    read: 4,
+                    ..clean.clone()
+                },
+            ),
+            (
+                &[(1, 0), (3, 2)],
+                Findings {
+                    read: 2,
+                    lost: 1,
+                    ..clean.clone()
+                },
+            ),
+            (
+                &[(1, 0), (2, 1), (3, 2), (2, 3)],
+                Findings {
+                    read: 4,
+                    duplicated: 1,
+                    ..clean.clone()
+                },
+            ),
+            (
+                &[(1, 0), (2, 7), (3, 2)],
+                Findings {
+                    moved: 1,
+                    ..clean.clone()
+                },
+            ),
+            (
+                &[(2, 1), (1, 0), (3, 2)],
+                Findings {
+                    disordered: 1,
+                    ..clean.clone()
+                },
+            ),
             (
                 &[(1, 0), (2, 1), (3, 2), (5, 3), (6, 4)],
-                Findings { read: 5, impossible: 2, ..clean.clone() },
+                Findings {
+                    read: 5,
+                    impossible: 2,
+                    ..clean.clone()
+                },
             ),
         ];
         for (records, expected) in cases {
@@ -326,12 +386,19 @@ mod tests {
         for (partition, at) in [(0, 0), (1, 5), (0, 10), (1, 500), (0, 400), (1, 510)] {
             let record = id(partition, at);
             ledger.sent(record);
-            let place = Place { partition: partition as i32, offset: at as i64 };
+            let place = Place {
+                partition: partition as i32,
+                offset: at as i64,
+            };
             ledger.acknowledged(record, place, ms(at));
         }
         assert_eq!(
             ledger.longest_gap(),
-            Some(LongestGap { partition: 1, gap: ms(495), ended_at: ms(500) })
+            Some(LongestGap {
+                partition: 1,
+                gap: ms(495),
+                ended_at: ms(500)
+            })
         );
         assert_eq!(ledger.acknowledged_count(), 6);
     }

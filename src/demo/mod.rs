@@ -74,7 +74,11 @@ pub(crate) async fn run(context: &cli::Context, args: DemoArgs) -> CliResult<Exi
     let env = context.env.clone();
     let temporary = match args.data_dir {
         Some(_) => None,
-        None => Some(tempfile::Builder::new().prefix("corduroy-demo-").tempdir()?),
+        None => Some(
+            tempfile::Builder::new()
+                .prefix("corduroy-demo-")
+                .tempdir()?,
+        ),
     };
     let root = match (&args.data_dir, &temporary) {
         (Some(dir), _) => dir.clone(),
@@ -132,7 +136,13 @@ async fn play(env: &Env, args: &DemoArgs, root: &Path) -> CliResult<ExitCode> {
     }
     let traffic = Traffic::start(env, &client, args.rate);
     let started = env.now();
-    let mut demo = Demo { env: env.clone(), started, cluster, client, traffic };
+    let mut demo = Demo {
+        env: env.clone(),
+        started,
+        cluster,
+        client,
+        traffic,
+    };
     match args.duration {
         Some(duration) => demo.play(duration).await?,
         None => demo.obey().await?,
@@ -160,7 +170,11 @@ async fn leaders(client: &Client) -> CliResult<Vec<Option<i32>>> {
         .describe_topic(TOPIC)
         .await
         .map_err(|error| client_error(&error, "cannot describe the demo's topic"))?;
-    Ok(topic.partitions.iter().map(|partition| partition.leader).collect())
+    Ok(topic
+        .partitions
+        .iter()
+        .map(|partition| partition.leader)
+        .collect())
 }
 
 /// Waits until every partition has a leader.
@@ -188,14 +202,19 @@ async fn settled(env: &Env, client: &Client) -> CliResult {
 impl Demo {
     /// One line with the time, on standard output.
     fn say(&self, text: &str) -> CliResult {
-        Ok(print(&format!("{:>8}  {text}\n", at(self.env.now() - self.started)))?)
+        Ok(print(&format!(
+            "{:>8}  {text}\n",
+            at(self.env.now() - self.started)
+        ))?)
     }
 
     /// The run that needs nobody: a leader dies after a third and comes back after two.
     async fn play(&mut self, duration: Duration) -> CliResult {
         self.env.sleep(duration / 3).await;
         let victim = leaders(&self.client).await?.into_iter().flatten().next();
-        let victim = victim.and_then(|node| usize::try_from(node).ok()).unwrap_or(1);
+        let victim = victim
+            .and_then(|node| usize::try_from(node).ok())
+            .unwrap_or(1);
         self.kill(victim).await?;
         self.env.sleep(duration / 3).await;
         self.heal().await?;
@@ -242,7 +261,9 @@ impl Demo {
             (None, _) | (Some("status"), None) => self.status().await?,
             (Some("kill"), Some(number)) => match number.parse() {
                 Ok(number) if self.cluster.is_up(number) => self.kill(number).await?,
-                _ => self.say(&format!("no running node `{number}`; nodes are 1 to {NODES}"))?,
+                _ => self.say(&format!(
+                    "no running node `{number}`; nodes are 1 to {NODES}"
+                ))?,
             },
             (Some("heal"), None) => self.heal().await?,
             (Some("quit" | "exit" | "q"), None) => return Ok(false),
@@ -262,10 +283,16 @@ impl Demo {
         let led: Vec<String> = leaders
             .iter()
             .enumerate()
-            .filter(|(_, leader)| leader.and_then(|node| usize::try_from(node).ok()) == Some(number))
+            .filter(|(_, leader)| {
+                leader.and_then(|node| usize::try_from(node).ok()) == Some(number)
+            })
             .map(|(partition, _)| format!("{TOPIC}/{partition}"))
             .collect();
-        if led.is_empty() { "it led nothing".to_owned() } else { format!("it led {}", led.join(", ")) }
+        if led.is_empty() {
+            "it led nothing".to_owned()
+        } else {
+            format!("it led {}", led.join(", "))
+        }
     }
 
     async fn heal(&mut self) -> CliResult {
@@ -323,6 +350,10 @@ impl Demo {
             print("\n")?;
         }
         print(&verdict.text())?;
-        Ok(ExitCode::from(if verdict.is_passed() { EXIT_OK } else { EXIT_FAILED }))
+        Ok(ExitCode::from(if verdict.is_passed() {
+            EXIT_OK
+        } else {
+            EXIT_FAILED
+        }))
     }
 }

@@ -13,8 +13,16 @@ pub(super) const PARTITIONS: i32 = 6;
 /// Customers, that is keys.
 pub(super) const CUSTOMERS: u32 = 64;
 
-const GOODS: [&str; 8] =
-    ["jacket", "trousers", "cap", "cushion", "waistcoat", "skirt", "satchel", "slippers"];
+const GOODS: [&str; 8] = [
+    "jacket",
+    "trousers",
+    "cap",
+    "cushion",
+    "waistcoat",
+    "skirt",
+    "satchel",
+    "slippers",
+];
 
 #[derive(Serialize, Deserialize)]
 struct Order {
@@ -43,7 +51,10 @@ pub(super) fn value(id: RecordId) -> String {
 /// Whose record this is; `None` for one that the demo did not write.
 pub(super) fn identify(record_key: Option<&[u8]>, record_value: Option<&[u8]>) -> Option<RecordId> {
     let order: Order = serde_json::from_slice(record_value?).ok()?;
-    let id = RecordId { key: order.customer, number: order.order };
+    let id = RecordId {
+        key: order.customer,
+        number: order.order,
+    };
     // The whole record has to be what was sent, not only its number.
     let is_ours = record_key? == key(id).as_bytes() && record_value? == value(id).as_bytes();
     is_ours.then_some(id)
@@ -57,7 +68,10 @@ mod tests {
     fn a_record_names_itself() {
         let id = RecordId { key: 7, number: 12 };
         let (key, value) = (key(id), value(id));
-        assert_eq!(identify(Some(key.as_bytes()), Some(value.as_bytes())), Some(id));
+        assert_eq!(
+            identify(Some(key.as_bytes()), Some(value.as_bytes())),
+            Some(id)
+        );
     }
 
     #[test]
@@ -65,7 +79,10 @@ mod tests {
         let id = RecordId { key: 7, number: 12 };
         let (key, value) = (key(id), value(id));
         let damaged = value.replace("cents\":", "cents\":1");
-        assert_eq!(identify(Some(key.as_bytes()), Some(damaged.as_bytes())), None);
+        assert_eq!(
+            identify(Some(key.as_bytes()), Some(damaged.as_bytes())),
+            None
+        );
         assert_eq!(identify(Some(b"customer-08"), Some(value.as_bytes())), None);
         assert_eq!(identify(None, Some(value.as_bytes())), None);
         assert_eq!(identify(Some(key.as_bytes()), None), None);

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use corduroy_client::{Acks, Client, Outcome, Producer, Record, Ticket};
 use corduroy_env::Env;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::ledger::{Ledger, Place, RecordId};
 use super::sample::{self, CUSTOMERS, TOPIC};
-use crate::cli::{CliError, CliResult};
+use crate::cli::{CliError, CliResult, meanwhile};
 
 /// How often records that are due go out.
 const TICK: Duration = Duration::from_millis(5);
@@ -23,7 +24,7 @@ const IN_FLIGHT_MAX: usize = 50_000;
 pub(super) struct Traffic {
     ledger: Rc<RefCell<Ledger>>,
     is_stopping: Rc<Cell<bool>>,
-    task: JoinHandle<CliResult>,
+    task: oneshot::Receiver<CliResult>,
 }
 
 impl Traffic {
@@ -40,8 +41,12 @@ impl Traffic {
             started: env.now(),
             in_flight: JoinSet::new(),
         };
-        let task = tokio::task::spawn_local(sender.run(rate));
-        Traffic { ledger, is_stopping, task }
+        let task = meanwhile(env, sender.run(rate));
+        Traffic {
+            ledger,
+            is_stopping,
+            task,
+        }
     }
 
     /// What was sent and acknowledged so far.
@@ -52,7 +57,9 @@ impl Traffic {
     /// Sends nothing more and waits until the fate of every record is known.
     pub(super) async fn stop(self) -> CliResult<Rc<RefCell<Ledger>>> {
         self.is_stopping.set(true);
-        self.task.await.map_err(|_| CliError::failed("the demo's traffic panicked"))??;
+        self.task
+            .await
+            .map_err(|_| CliError::failed("the demo's traffic panicked"))??;
         Ok(self.ledger)
     }
 }
@@ -90,14 +97,20 @@ impl Sender {
             self.in_flight.join_next().await;
         }
         let customers = u64::from(CUSTOMERS);
-        let id = RecordId { key: (sequence % customers) as u32, number: sequence / customers + 1 };
+        let id = RecordId {
+            key: (sequence % customers) as u32,
+            number: sequence / customers + 1,
+        };
         self.ledger.borrow_mut().sent(id);
-        let record = Record::to(TOPIC).key(sample::key(id)).value(sample::value(id));
+        let record = Record::to(TOPIC)
+            .key(sample::key(id))
+            .value(sample::value(id));
         match self.producer.queue(record).await {
             Ok(ticket) => {
                 let ledger = self.ledger.clone();
                 let (env, started) = (self.env.clone(), self.started);
-                self.in_flight.spawn_local(settle(ledger, id, ticket, env, started));
+                self.in_flight
+                    .spawn_local(settle(ledger, id, ticket, env, started));
             }
             Err(error) => {
                 let may_exist = error.outcome() != Outcome::NotWritten;
@@ -122,7 +135,10 @@ async fn settle(
     match result {
         Ok(metadata) => match metadata.offset {
             Some(offset) => {
-                let place = Place { partition: metadata.partition, offset };
+                let place = Place {
+                    partition: metadata.partition,
+                    offset,
+                };
                 ledger.acknowledged(id, place, env.now() - started);
             }
             // A duplicate whose place the broker has forgotten: it is there, somewhere.

@@ -22,13 +22,19 @@ impl Verdict {
     /// Reads every partition from its start to its high watermark and holds it against the ledger.
     pub(super) async fn reach(client: &Client, ledger: &RefCell<Ledger>) -> CliResult<Verdict> {
         let mut records = Vec::new();
-        let mut reader = client.read(TOPIC).from(From::Earliest).until_high_watermark();
+        let mut reader = client
+            .read(TOPIC)
+            .from(From::Earliest)
+            .until_high_watermark();
         while let Some(batch) = reader.next().await {
             let batch = batch
                 .map_err(|error| client_error(&error, "cannot read the demo's records back"))?;
             for record in &batch {
                 let id = sample::identify(record.key(), record.value());
-                let place = Place { partition: record.partition(), offset: record.offset() };
+                let place = Place {
+                    partition: record.partition(),
+                    offset: record.offset(),
+                };
                 records.push((id, place));
             }
         }
@@ -55,8 +61,15 @@ impl Verdict {
 
     /// The verdict for people.
     pub(super) fn text(&self) -> String {
-        let Findings { read, lost, duplicated, disordered, moved, impossible, examples } =
-            &self.findings;
+        let Findings {
+            read,
+            lost,
+            duplicated,
+            disordered,
+            moved,
+            impossible,
+            examples,
+        } = &self.findings;
         let mut text = format!(
             "verdict: {}\n  acknowledged  {} ({} failed)\n  read back     {}: {lost} lost, \
              {duplicated} duplicated, {disordered} out of order, {moved} moved, {impossible} \
@@ -66,7 +79,12 @@ impl Verdict {
             self.failed,
             plural(*read, "record", "records"),
         );
-        if let Some(LongestGap { partition, gap, ended_at }) = self.longest_gap {
+        if let Some(LongestGap {
+            partition,
+            gap,
+            ended_at,
+        }) = self.longest_gap
+        {
             // Writing to a String can't fail.
             let _ = writeln!(
                 text,
@@ -93,7 +111,11 @@ mod tests {
 
     fn verdict(lost: u64, acknowledged: u64) -> Verdict {
         Verdict {
-            findings: Findings { read: 9_000, lost, ..Findings::default() },
+            findings: Findings {
+                read: 9_000,
+                lost,
+                ..Findings::default()
+            },
             acknowledged,
             failed: 0,
             longest_gap: Some(LongestGap {

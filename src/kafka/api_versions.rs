@@ -11,5 +11,9 @@ pub fn answer(header: &RequestHeader, request: &ApiVersionsRequest) -> ApiVersio
     let named = header.api_version < NAMED_SINCE
         || (is_software_name(&request.client_software_name)
             && is_software_name(&request.client_software_version));
-    api_versions_response(if named { ErrorCode::None } else { ErrorCode::InvalidRequest })
+    api_versions_response(if named {
+        ErrorCode::None
+    } else {
+        ErrorCode::InvalidRequest
+    })
 }

@@ -67,15 +67,24 @@ struct Served {
 
 impl Slot {
     async fn serve(self) -> Served {
-        let Slot { reply, memory, api_key, arrived } = self;
-        Served { reply: reply.await, memory, api_key, arrived }
+        let Slot {
+            reply,
+            memory,
+            api_key,
+            arrived,
+        } = self;
+        Served {
+            reply: reply.await,
+            memory,
+            api_key,
+            arrived,
+        }
     }
 }
 
 /// Serves a client until either side closes.
 pub async fn serve_connection(shard: Rc<Shard>, stream: Stream) {
-    let context =
-        KafkaContext::new(&shard, stream.local_addr().ok(), stream.peer_addr().ok());
+    let context = KafkaContext::new(&shard, stream.local_addr().ok(), stream.peer_addr().ok());
     let counters = shard.counters().clone();
     Counters::add(&counters.connections, 1);
     let (read, write) = stream.into_split();
@@ -89,7 +98,6 @@ pub async fn serve_connection(shard: Rc<Shard>, stream: Stream) {
         result = reader => {
             if let Err(error) = result {
                 if error.kind() == io::ErrorKind::InvalidData {
-                    Counters::add(&counters.protocol_errors, 1);
                     warn!(client = ?context.peer, %error, "closing a client's connection");
                 } else {
                     debug!(client = ?context.peer, %error, "a client's connection broke");
@@ -100,7 +108,9 @@ pub async fn serve_connection(shard: Rc<Shard>, stream: Stream) {
         }
         () = &mut writer => {}
     }
-    counters.connections.set(counters.connections.get().saturating_sub(1));
+    counters
+        .connections
+        .set(counters.connections.get().saturating_sub(1));
 }
 
 async fn read_requests(
@@ -111,9 +121,16 @@ async fn read_requests(
     let mut buffer = BytesMut::with_capacity(READ_BUFFER_BYTES);
     while let Some((frame, memory)) = read_frame(&mut read, &mut buffer, context).await? {
         let arrived = context.env.now();
-        let Ok(permit) = slots.reserve().await else { return Ok(()) };
+        let Ok(permit) = slots.reserve().await else {
+            return Ok(());
+        };
         let (api_key, reply) = dispatch::start(context, frame).await?;
-        permit.send(Slot { reply, memory: Some(memory), api_key, arrived });
+        permit.send(Slot {
+            reply,
+            memory: Some(memory),
+            api_key,
+            arrived,
+        });
     }
     Ok(())
 }
@@ -133,7 +150,11 @@ async fn read_frame(
             read.read_buf(buffer).await?
         };
         if arrived == 0 {
-            return if begun { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(None) };
+            return if begun {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            } else {
+                Ok(None)
+            };
         }
     }
     let claimed = buffer.get_i32();
@@ -170,16 +191,24 @@ async fn read_frame(
         }
     }
     let frame = buffer.split_to(length).freeze();
-    Ok(Some((frame, MemoryPermit::merge(memory).ok_or_else(closing)?)))
+    Ok(Some((
+        frame,
+        MemoryPermit::merge(memory).ok_or_else(closing)?,
+    )))
 }
 
 async fn within_stall(read: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
-    tokio::time::timeout(FRAME_STALL_MAX, read).await.unwrap_or_else(|_| {
-        Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("a request stopped arriving for {} s", FRAME_STALL_MAX.as_secs()),
-        ))
-    })
+    tokio::time::timeout(FRAME_STALL_MAX, read)
+        .await
+        .unwrap_or_else(|_| {
+            Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "a request stopped arriving for {} s",
+                    FRAME_STALL_MAX.as_secs()
+                ),
+            ))
+        })
 }
 
 async fn write_replies(
@@ -209,12 +238,13 @@ async fn write_replies(
     }
 }
 
-async fn write_one(
-    write: &mut WriteHalf,
-    served: Served,
-    counters: &Counters,
-) -> io::Result<()> {
-    let Served { reply, memory, api_key, arrived } = served;
+async fn write_one(write: &mut WriteHalf, served: Served, counters: &Counters) -> io::Result<()> {
+    let Served {
+        reply,
+        memory,
+        api_key,
+        arrived,
+    } = served;
     let micros = u64::try_from(arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
     counters.served(api_key, micros);
     let result = match reply {
@@ -266,7 +296,12 @@ impl Buf for PieceQueue {
     fn chunks_vectored<'a>(&'a self, slices: &mut [io::IoSlice<'a>]) -> usize {
         let room = slices.len().min(WRITE_SLICES_MAX);
         let mut used = 0;
-        for piece in self.pieces.iter().skip(self.first).filter(|p| !p.is_empty()) {
+        for piece in self
+            .pieces
+            .iter()
+            .skip(self.first)
+            .filter(|p| !p.is_empty())
+        {
             if used == room {
                 break;
             }
@@ -280,7 +315,9 @@ impl Buf for PieceQueue {
 
     fn advance(&mut self, mut count: usize) {
         while count > 0 {
-            let Some(piece) = self.pieces.get_mut(self.first) else { return };
+            let Some(piece) = self.pieces.get_mut(self.first) else {
+                return;
+            };
             let step = count.min(piece.len());
             piece.advance(step);
             count -= step;

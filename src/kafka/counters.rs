@@ -17,16 +17,13 @@ pub struct ApiCount {
 }
 
 /// Upper bounds of [`ApiCount::buckets`] in microseconds, but for the last.
-pub const BUCKET_MICROS: [u64; 7] =
-    [1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000];
+pub const BUCKET_MICROS: [u64; 7] = [1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000];
 
 /// A shard's counters.
 #[derive(Default)]
 pub struct Counters {
     /// Open client connections.
     pub connections: Cell<u64>,
-    /// Connections closed for breaking the protocol.
-    pub protocol_errors: Cell<u64>,
     /// Bytes of batches produced.
     pub produced_bytes: Cell<u64>,
     /// Records produced.
@@ -43,8 +40,6 @@ pub struct Counters {
 pub struct CounterValues {
     /// Open client connections.
     pub connections: u64,
-    /// Connections closed for breaking the protocol.
-    pub protocol_errors: u64,
     /// Bytes of batches produced.
     pub produced_bytes: u64,
     /// Records produced.
@@ -78,14 +73,18 @@ impl Counters {
     /// Counts an error answer.
     pub fn failed(&self, api_key: i16, error: &'static str) {
         let mut apis = self.apis.borrow_mut();
-        *apis.entry(api_key).or_default().errors.entry(error).or_default() += 1;
+        *apis
+            .entry(api_key)
+            .or_default()
+            .errors
+            .entry(error)
+            .or_default() += 1;
     }
 
     /// A copy.
     pub fn values(&self) -> CounterValues {
         CounterValues {
             connections: self.connections.get(),
-            protocol_errors: self.protocol_errors.get(),
             produced_bytes: self.produced_bytes.get(),
             produced_records: self.produced_records.get(),
             fetched_bytes: self.fetched_bytes.get(),

@@ -21,7 +21,10 @@ pub async fn start(context: &KafkaContext, frame: Bytes) -> io::Result<(i16, Rep
         Ok(decoded) => decoded,
         Err(error) => {
             let Some(header) = error.wants_api_versions_fallback() else {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string()));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    error.to_string(),
+                ));
             };
             // KIP-511: answered in the layout that every client can read.
             let frame = api_versions_fallback(header);

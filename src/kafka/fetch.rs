@@ -67,8 +67,12 @@ async fn serve(
     };
     let wait = u64::try_from(request.max_wait_ms).map_or(Duration::ZERO, Duration::from_millis);
     let deadline = ctx.env.now() + wait.min(WAIT_MAX);
-    let bytes_max = usize::try_from(request.max_bytes).unwrap_or(0).min(FETCH_BYTES_MAX);
-    let bytes_min = usize::try_from(request.min_bytes).unwrap_or(0).min(bytes_max);
+    let bytes_max = usize::try_from(request.max_bytes)
+        .unwrap_or(0)
+        .min(FETCH_BYTES_MAX);
+    let bytes_min = usize::try_from(request.min_bytes)
+        .unwrap_or(0)
+        .min(bytes_max);
     let mut jobs: BTreeMap<u16, Vec<(GroupId, FetchSpec)>> = BTreeMap::new();
     let mut topics = Vec::with_capacity(request.topics.len());
     let mut refused = false;
@@ -97,7 +101,10 @@ async fn serve(
             };
             partitions.push((partition.partition, place));
         }
-        topics.push(Wanted { name: topic.topic.0, partitions });
+        topics.push(Wanted {
+            name: topic.topic.0,
+            partitions,
+        });
     }
     let deadline = if refused { ctx.env.now() } else { deadline };
     let mut answers = collect(ctx, jobs, bytes_min, bytes_max, deadline).await;
@@ -118,7 +125,12 @@ async fn serve(
                 .collect(),
         })
         .collect();
-    FetchResponseData { throttle_ms: 0, error: ErrorCode::None, session_id: 0, topics }
+    FetchResponseData {
+        throttle_ms: 0,
+        error: ErrorCode::None,
+        session_id: 0,
+        topics,
+    }
 }
 
 type Answers = BTreeMap<u16, Vec<Option<Result<Fetched, PartitionError>>>>;
@@ -154,24 +166,35 @@ async fn collect(
         hurries.insert(owner, hurry);
         // Several shards cannot see one another's bytes: each wakes at the first byte.
         let bytes_min = if alone { bytes_min } else { bytes_min.min(1) };
-        let job = FetchJob { items, bytes_min, bytes_max, deadline };
+        let job = FetchJob {
+            items,
+            bytes_min,
+            bytes_max,
+            deadline,
+        };
         if owner == ctx.shard.index() {
             let shard = ctx.shard.clone();
-            pending.push(Box::pin(async move { (owner, shard.fetch(job, hurried).await) }));
+            pending.push(Box::pin(
+                async move { (owner, shard.fetch(job, hurried).await) },
+            ));
             continue;
         }
         let (reply, answer) = oneshot::channel();
         let handle = ctx.shard.handles().get(usize::from(owner)).cloned();
         pending.push(Box::pin(async move {
             let sent = match handle {
-                Some(handle) => {
-                    handle.send(ShardMessage::Fetch(job, hurried, reply)).await.is_ok()
-                }
+                Some(handle) => handle
+                    .send(ShardMessage::Fetch(job, hurried, reply))
+                    .await
+                    .is_ok(),
                 None => false,
             };
             let answer = if sent { answer.await.ok() } else { None };
             let gone = || PartitionError::code(ErrorCode::NotLeaderOrFollower);
-            (owner, answer.unwrap_or_else(|| (0..count).map(|_| Err(gone())).collect()))
+            (
+                owner,
+                answer.unwrap_or_else(|| (0..count).map(|_| Err(gone())).collect()),
+            )
         }));
     }
     while let Some((owner, answer)) = pending.next().await {
@@ -209,20 +232,29 @@ fn partition_data(
             data.high_watermark = fetched.watermarks.high_watermark.get();
             data.last_stable_offset = fetched.watermarks.last_stable.get();
             data.log_start_offset = fetched.watermarks.log_start.get();
-            data.diverging_epoch =
-                fetched.diverging.map(|(epoch, offset)| (epoch.get(), offset.get()));
+            data.diverging_epoch = fetched
+                .diverging
+                .map(|(epoch, offset)| (epoch.get(), offset.get()));
             if isolation == Isolation::ReadCommitted {
                 data.aborted = Some(Vec::new());
             }
             let counters = ctx.shard.counters();
             Counters::add(&counters.fetched_bytes, fetched.bytes as u64);
-            let records: i64 =
-                fetched.batches.iter().map(|b| i64::from(b.header().record_count)).sum();
-            Counters::add(&counters.fetched_records, u64::try_from(records).unwrap_or(0));
+            let records: i64 = fetched
+                .batches
+                .iter()
+                .map(|b| i64::from(b.header().record_count))
+                .sum();
+            Counters::add(
+                &counters.fetched_records,
+                u64::try_from(records).unwrap_or(0),
+            );
             data.batches = fetched.batches;
         }
         Err(error) => {
-            ctx.shard.counters().failed(header.api_key, error.code.name());
+            ctx.shard
+                .counters()
+                .failed(header.api_key, error.code.name());
             data.error = error.code;
             data.current_leader = error.leader.map(|(node, epoch)| (node.get(), epoch.get()));
         }

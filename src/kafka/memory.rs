@@ -38,11 +38,11 @@ impl MemoryBudget {
     /// Takes `bytes`, waiting until others give back. `None` only when the shard is closing.
     pub async fn take(&self, bytes: usize) -> Option<MemoryPermit> {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).ok()?;
-        self.0.clone().acquire_many_owned(units).await.ok().map(MemoryPermit)
-    }
-
-    /// Bytes that are free.
-    pub fn free_bytes(&self) -> usize {
-        self.0.available_permits() * UNIT_BYTES
+        self.0
+            .clone()
+            .acquire_many_owned(units)
+            .await
+            .ok()
+            .map(MemoryPermit)
     }
 }

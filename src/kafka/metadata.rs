@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use corduroy_protocol::messages::{
     BrokerId, MetadataRequest, MetadataResponse, TopicName,
-    metadata_response::{
-        MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
-    },
+    metadata_response::{MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic},
 };
 use corduroy_protocol::{ErrorCode, RequestHeader, StrBytes};
 use corduroy_record::{GroupId, NodeId, TopicId};
@@ -40,9 +38,7 @@ pub async fn answer(
         None => Wanted::All,
         // Version 0 has no null: an empty list means all topics.
         Some(topics) if topics.is_empty() && header.api_version == 0 => Wanted::All,
-        Some(topics) => {
-            Wanted::Named(topics.into_iter().map(|t| (t.name, t.topic_id)).collect())
-        }
+        Some(topics) => Wanted::Named(topics.into_iter().map(|t| (t.name, t.topic_id)).collect()),
     };
     let mut refused = BTreeMap::new();
     if let Wanted::Named(names) = &wanted {
@@ -53,7 +49,11 @@ pub async fn answer(
     }
     let image = ctx.metadata.image();
     let topics = match wanted {
-        Wanted::All => image.topics.values().map(|t| topic_of(ctx, &image, t)).collect(),
+        Wanted::All => image
+            .topics
+            .values()
+            .map(|t| topic_of(ctx, &image, t))
+            .collect(),
         Wanted::Named(names) => names
             .into_iter()
             .map(|(name, id)| named(ctx, header, &image, name, id, &refused))
@@ -72,7 +72,11 @@ pub async fn answer(
                 .with_rack(node.rack.clone().map(StrBytes::from_string))
         })
         .collect();
-    let controller = if ctx.metadata.isolated() { None } else { ctx.metadata.controller_leader() };
+    let controller = if ctx.metadata.isolated() {
+        None
+    } else {
+        ctx.metadata.controller_leader()
+    };
     MetadataResponse::default()
         .with_brokers(brokers)
         .with_cluster_id(Some(StrBytes::from_string(image.cluster_id.to_string())))
@@ -83,16 +87,21 @@ pub async fn answer(
 
 /// A node that hears of no majority leaves itself out; one that is down is left out too.
 fn listed(ctx: &KafkaContext, node: NodeId) -> bool {
-    if node == ctx.node { !ctx.metadata.isolated() } else { !ctx.metadata.unreachable(node) }
+    if node == ctx.node {
+        !ctx.metadata.isolated()
+    } else {
+        !ctx.metadata.unreachable(node)
+    }
 }
 
 /// Where a client reaches a node: what the node advertises; for this node, without anything
 /// advertised, the address that the client itself has used.
 pub fn address_of(ctx: &KafkaContext, node: &NodeInfo) -> (String, i32) {
-    if node.id == ctx.node && ctx.config.advertised.is_none() {
-        if let Some(reached) = ctx.reached_at {
-            return (reached.ip().to_string(), i32::from(reached.port()));
-        }
+    if node.id == ctx.node
+        && ctx.config.advertised.is_none()
+        && let Some(reached) = ctx.reached_at
+    {
+        return (reached.ip().to_string(), i32::from(reached.port()));
     }
     let host = match node.kafka.host.parse::<IpAddr>() {
         // A node that listens on every address is where the other nodes reach it.
@@ -125,7 +134,11 @@ fn named(
             .unwrap_or(ErrorCode::UnknownTopicOrPartition),
     };
     // Before version 12 the name cannot be null.
-    let name = if header.api_version < 12 { Some(name.unwrap_or_default()) } else { name };
+    let name = if header.api_version < 12 {
+        Some(name.unwrap_or_default())
+    } else {
+        name
+    };
     MetadataResponseTopic::default()
         .with_error_code(error.code())
         .with_name(name)
@@ -133,11 +146,7 @@ fn named(
         .with_topic_authorized_operations(OPERATIONS_NOT_ASKED)
 }
 
-fn topic_of(
-    ctx: &KafkaContext,
-    image: &MetadataImage,
-    topic: &TopicInfo,
-) -> MetadataResponseTopic {
+fn topic_of(ctx: &KafkaContext, image: &MetadataImage, topic: &TopicInfo) -> MetadataResponseTopic {
     let partitions = topic
         .groups()
         .zip(&topic.partitions)
@@ -173,15 +182,13 @@ fn partition_of(
     // An isolated node's own idea of its leadership is worth nothing: a client that is sent back
     // here would never leave. Any other replica knows better.
     let known = ctx.metadata.leader(group);
-    let isolated_self = ctx.metadata.isolated()
-        && known.as_ref().is_none_or(|leader| leader.node == ctx.node);
-    if isolated_self {
-        if let Some(other) = replicas.iter().find(|node| **node != ctx.node) {
-            return response
-                .with_leader_id(BrokerId(other.get()))
-                .with_leader_epoch(-1)
-                .with_isr_nodes(brokers(&[*other]));
-        }
+    let isolated_self =
+        ctx.metadata.isolated() && known.as_ref().is_none_or(|leader| leader.node == ctx.node);
+    if isolated_self && let Some(other) = replicas.iter().find(|node| **node != ctx.node) {
+        return response
+            .with_leader_id(BrokerId(other.get()))
+            .with_leader_epoch(-1)
+            .with_isr_nodes(brokers(&[*other]));
     }
     match known {
         Some(leader) => response
@@ -189,7 +196,11 @@ fn partition_of(
             .with_leader_epoch(leader.epoch.get())
             .with_isr_nodes(brokers(&leader.in_sync)),
         None => {
-            let in_sync = ctx.metadata.last_leader(group).map(|l| l.in_sync).unwrap_or_default();
+            let in_sync = ctx
+                .metadata
+                .last_leader(group)
+                .map(|l| l.in_sync)
+                .unwrap_or_default();
             response
                 .with_error_code(ErrorCode::LeaderNotAvailable.code())
                 .with_leader_id(BrokerId(-1))
@@ -218,7 +229,7 @@ async fn create_missing(
     if missing.is_empty() {
         return BTreeMap::new();
     }
-    let new = missing.iter().map(|name| NewTopic::with_defaults(name)).collect();
+    let new = missing.iter().map(NewTopic::with_defaults).collect();
     let results = ctx.controller.create_topics(new, false, LEADERS_WAIT).await;
     let mut refused = BTreeMap::new();
     let mut groups = Vec::new();

@@ -26,8 +26,7 @@ mod routes;
 mod topics;
 
 pub use connection::serve_connection;
-pub use context::KafkaContext;
-pub use counters::{ApiCount, BUCKET_MICROS, CounterValues, Counters};
+pub use counters::{BUCKET_MICROS, CounterValues, Counters};
 pub use memory::{MemoryBudget, REQUEST_MEMORY_BYTES_MAX};
 pub use producer_ids::ProducerIds;
 pub use routes::{Route, Routes};

@@ -49,7 +49,14 @@ async fn ask<Q, A>(
                 Some(handle) => handle.send(message).await.is_ok(),
                 None => false,
             };
-            (places, if sent { answer.await.unwrap_or_default() } else { Vec::new() })
+            (
+                places,
+                if sent {
+                    answer.await.unwrap_or_default()
+                } else {
+                    Vec::new()
+                },
+            )
         }
     });
     for (places, results) in join_all(asked).await {
@@ -93,10 +100,21 @@ pub async fn list_offsets(
                 group_of(ctx, &topic.name, partition.partition_index).and_then(|group| {
                     let target = target(header.api_version, partition.timestamp)?;
                     let epoch = LeaderEpoch::new(partition.current_leader_epoch);
-                    Ok((group, OffsetQuestion { group, target, epoch, isolation }))
+                    Ok((
+                        group,
+                        OffsetQuestion {
+                            group,
+                            target,
+                            epoch,
+                            isolation,
+                        },
+                    ))
                 })
             } else {
-                Err(PartitionError::new(ErrorCode::InvalidRequest, "a partition named twice"))
+                Err(PartitionError::new(
+                    ErrorCode::InvalidRequest,
+                    "a partition named twice",
+                ))
             };
             questions.push(question);
         }
@@ -111,7 +129,9 @@ pub async fn list_offsets(
                 .iter()
                 .map(|p| found(ctx, header, p.partition_index, answers.next()))
                 .collect();
-            ListOffsetsTopicResponse::default().with_name(topic.name).with_partitions(partitions)
+            ListOffsetsTopicResponse::default()
+                .with_name(topic.name)
+                .with_partitions(partitions)
         })
         .collect();
     ListOffsetsResponse::default().with_topics(topics)
@@ -141,8 +161,9 @@ fn found(
     let response = ListOffsetsPartitionResponse::default().with_partition_index(index);
     match answer {
         Some(Ok(found)) => {
-            let response =
-                response.with_offset(found.offset.get()).with_timestamp(found.timestamp);
+            let response = response
+                .with_offset(found.offset.get())
+                .with_timestamp(found.timestamp);
             if header.api_version >= LEADER_EPOCH_SINCE {
                 response.with_leader_epoch(found.epoch.get())
             } else {
@@ -150,8 +171,13 @@ fn found(
             }
         }
         Some(Err(error)) => {
-            ctx.shard.counters().failed(header.api_key, error.code.name());
-            response.with_error_code(error.code.code()).with_offset(-1).with_timestamp(-1)
+            ctx.shard
+                .counters()
+                .failed(header.api_key, error.code.name());
+            response
+                .with_error_code(error.code.code())
+                .with_offset(-1)
+                .with_timestamp(-1)
         }
         None => response
             .with_error_code(ErrorCode::UnknownServerError.code())
@@ -169,14 +195,16 @@ pub async fn offset_for_leader_epoch(
     let mut questions = Vec::new();
     for topic in &request.topics {
         for partition in &topic.partitions {
-            questions.push(group_of(ctx, &topic.topic, partition.partition).map(|group| {
-                let question = EpochQuestion {
-                    group,
-                    asked: LeaderEpoch::new(partition.leader_epoch),
-                    current: LeaderEpoch::new(partition.current_leader_epoch),
-                };
-                (group, question)
-            }));
+            questions.push(
+                group_of(ctx, &topic.topic, partition.partition).map(|group| {
+                    let question = EpochQuestion {
+                        group,
+                        asked: LeaderEpoch::new(partition.leader_epoch),
+                        current: LeaderEpoch::new(partition.current_leader_epoch),
+                    };
+                    (group, question)
+                }),
+            );
         }
     }
     let mut answers = ask(ctx, questions, ShardMessage::Epochs).await.into_iter();
@@ -205,11 +233,13 @@ fn epoch_end(
 ) -> EpochEndOffset {
     let response = EpochEndOffset::default().with_partition(index);
     match answer {
-        Some(Ok(end)) => {
-            response.with_leader_epoch(end.epoch.get()).with_end_offset(end.offset.get())
-        }
+        Some(Ok(end)) => response
+            .with_leader_epoch(end.epoch.get())
+            .with_end_offset(end.offset.get()),
         Some(Err(error)) => {
-            ctx.shard.counters().failed(header.api_key, error.code.name());
+            ctx.shard
+                .counters()
+                .failed(header.api_key, error.code.name());
             response
                 .with_error_code(error.code.code())
                 .with_leader_epoch(-1)

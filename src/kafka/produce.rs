@@ -48,7 +48,10 @@ struct Refusal {
 
 impl From<PartitionError> for Refusal {
     fn from(error: PartitionError) -> Self {
-        Refusal { error, records: Vec::new() }
+        Refusal {
+            error,
+            records: Vec::new(),
+        }
     }
 }
 
@@ -81,7 +84,11 @@ pub async fn start(
     };
     let timeout = u64::try_from(request.timeout_ms).map_or(TIMEOUT_MAX, Duration::from_millis);
     let deadline = ctx.env.now() + timeout.min(TIMEOUT_MAX);
-    let zstd = if header.api_version >= ZSTD_SINCE { ZstdRule::Allow } else { ZstdRule::Refuse };
+    let zstd = if header.api_version >= ZSTD_SINCE {
+        ZstdRule::Allow
+    } else {
+        ZstdRule::Refuse
+    };
     let transactional = request.transactional_id.is_some();
     let mut jobs: BTreeMap<u16, Vec<ProduceItem>> = BTreeMap::new();
     let mut topics = Vec::with_capacity(request.topic_data.len());
@@ -108,7 +115,10 @@ pub async fn start(
                     Place::Job(ctx.shard.owner(group), items.len() - 1)
                 }
             };
-            places.push(PartitionPlace { index: partition.index, place });
+            places.push(PartitionPlace {
+                index: partition.index,
+                place,
+            });
         }
         topics.push((topic.name, places));
     }
@@ -176,7 +186,11 @@ async fn hand_out(
     let mut answers: Vec<Job> = Vec::with_capacity(jobs.len());
     for (owner, items) in jobs {
         let count = items.len();
-        let job = ProduceJob { items, acks, deadline };
+        let job = ProduceJob {
+            items,
+            acks,
+            deadline,
+        };
         if owner == ctx.shard.index() {
             let ticket = ctx.shard.produce(job);
             answers.push(Box::pin(async move { (owner, ticket.await) }));
@@ -189,7 +203,10 @@ async fn hand_out(
         };
         answers.push(Box::pin(async move {
             let answer = if sent { answer.await.ok() } else { None };
-            (owner, answer.unwrap_or_else(|| vec![Err(stopping()); count]))
+            (
+                owner,
+                answer.unwrap_or_else(|| vec![Err(stopping()); count]),
+            )
         }));
     }
     answers
@@ -230,7 +247,10 @@ fn check(
             )
         })?;
     let records = records.filter(|bytes| !bytes.is_empty()).ok_or_else(|| {
-        refusal(ErrorCode::InvalidRecord, "the request holds no batch".to_owned())
+        refusal(
+            ErrorCode::InvalidRecord,
+            "the request holds no batch".to_owned(),
+        )
     })?;
     let batch = parse_single(records).map_err(|error| batch_refusal(&error))?;
     let rules = ValidateRules {
@@ -238,7 +258,9 @@ fn check(
         control: ControlRule::Refuse,
         zstd,
     };
-    batch.validate(&rules).map_err(|error| batch_refusal(&error))?;
+    batch
+        .validate(&rules)
+        .map_err(|error| batch_refusal(&error))?;
     if batch.header().attributes.is_transactional() {
         return Err(refusal(
             ErrorCode::InvalidTxnState,
@@ -253,7 +275,9 @@ fn check(
 
 /// Records of a compacted topic need a key.
 fn check_keys(batch: &Batch) -> Result<(), Refusal> {
-    let records = batch.records(KEY_CHECK_BYTES_MAX).map_err(|error| batch_refusal(&error))?;
+    let records = batch
+        .records(KEY_CHECK_BYTES_MAX)
+        .map_err(|error| batch_refusal(&error))?;
     let mut keyless = Vec::new();
     for (index, record) in (0..).zip(records) {
         if record.map_err(|error| batch_refusal(&error))?.key.is_none() {
@@ -263,9 +287,14 @@ fn check_keys(batch: &Batch) -> Result<(), Refusal> {
     if keyless.is_empty() {
         return Ok(());
     }
-    let error =
-        PartitionError::new(ErrorCode::InvalidRecord, "a compacted topic takes no record without a key");
-    Err(Refusal { error, records: keyless })
+    let error = PartitionError::new(
+        ErrorCode::InvalidRecord,
+        "a compacted topic takes no record without a key",
+    );
+    Err(Refusal {
+        error,
+        records: keyless,
+    })
 }
 
 fn batch_refusal(error: &BatchError) -> Refusal {
@@ -306,18 +335,16 @@ fn answer(
                 }
                 response.record_errors = records
                     .into_iter()
-                    .map(|record| {
-                        BatchIndexAndErrorMessage::default().with_batch_index(record)
-                    })
+                    .map(|record| BatchIndexAndErrorMessage::default().with_batch_index(record))
                     .collect();
             }
-            if let Some((node, epoch)) = error.leader {
-                if header.api_version >= LEADER_HINTS_SINCE {
-                    hints.insert(node, epoch);
-                    response.current_leader = LeaderIdAndEpoch::default()
-                        .with_leader_id(BrokerId(node.get()))
-                        .with_leader_epoch(epoch.get());
-                }
+            if let Some((node, epoch)) = error.leader
+                && header.api_version >= LEADER_HINTS_SINCE
+            {
+                hints.insert(node, epoch);
+                response.current_leader = LeaderIdAndEpoch::default()
+                    .with_leader_id(BrokerId(node.get()))
+                    .with_leader_epoch(epoch.get());
             }
             response
         }

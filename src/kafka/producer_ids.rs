@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use corduroy_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId};
 use corduroy_protocol::{ErrorCode, RequestHeader};
-use tokio::sync::Mutex;
+use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 use super::context::KafkaContext;
@@ -15,10 +15,19 @@ use super::context::KafkaContext;
 const EPOCH_MAX: i16 = i16::MAX - 1;
 
 /// A shard's block of producer ids.
-#[derive(Default)]
 pub struct ProducerIds {
     block: RefCell<Range<i64>>,
-    refill: Mutex<()>,
+    /// One permit: the right to fetch the next block.
+    refill: Semaphore,
+}
+
+impl Default for ProducerIds {
+    fn default() -> Self {
+        Self {
+            block: RefCell::new(0..0),
+            refill: Semaphore::new(1),
+        }
+    }
 }
 
 impl ProducerIds {
@@ -31,7 +40,11 @@ impl ProducerIds {
             return Ok(id);
         }
         // One refill at a time; whoever waited finds the new block.
-        let _one = self.refill.lock().await;
+        let _one = self
+            .refill
+            .acquire()
+            .await
+            .map_err(|_| ErrorCode::CoordinatorNotAvailable)?;
         loop {
             if let Some(id) = self.next() {
                 return Ok(id);

@@ -23,9 +23,10 @@ pub struct Route {
 impl Route {
     /// The group of one partition, if the topic has it.
     pub fn group(&self, partition: i32) -> Option<GroupId> {
-        (0..self.partitions)
-            .contains(&partition)
-            .then(|| GroupId { topic: self.topic, partition: PartitionIndex::new(partition) })
+        (0..self.partitions).contains(&partition).then(|| GroupId {
+            topic: self.topic,
+            partition: PartitionIndex::new(partition),
+        })
     }
 }
 

@@ -27,7 +27,9 @@ pub async fn accept_clients(env: Env, listener: Listener, handles: Vec<ShardHand
             }
         };
         let turn = next.replace(next.get().wrapping_add(1));
-        let Some(handle) = handles.get(turn % handles.len().max(1)) else { return };
+        let Some(handle) = handles.get(turn % handles.len().max(1)) else {
+            return;
+        };
         match stream.into_std() {
             Ok(stream) => {
                 if handle.send(ShardMessage::Client(stream)).await.is_err() {
@@ -84,7 +86,9 @@ pub async fn accept_peers(env: Env, listener: Listener, targets: PeerTargets) {
 }
 
 async fn take_peer(mut stream: Stream, targets: PeerTargets) -> Result<(), String> {
-    let hello = read_hello(&mut stream).await.map_err(|error| error.to_string())?;
+    let hello = read_hello(&mut stream)
+        .await
+        .map_err(|error| error.to_string())?;
     let handle = {
         let handles = targets.inner.handles.borrow();
         let shard = match hello.purpose {
@@ -96,7 +100,10 @@ async fn take_peer(mut stream: Stream, targets: PeerTargets) -> Result<(), Strin
     if let Some(handle) = handle {
         let stream = stream.into_std().map_err(|error| error.to_string())?;
         let message = ShardMessage::PeerStream(stream, hello);
-        return handle.send(message).await.map_err(|error| error.to_string());
+        return handle
+            .send(message)
+            .await
+            .map_err(|error| error.to_string());
     }
     if hello.purpose != Purpose::Anonymous {
         return Err("this node has no id yet".to_owned());

@@ -13,8 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use corduroy_env::{Env, Listener};
 use corduroy_raft::{
-    AddressBook, ClusterTag, FailureDetector, ForwardedFrame, Identity as RaftIdentity,
-    PeerState, RaftConfig, RaftShard, ShardHooks,
+    AddressBook, ClusterTag, FailureDetector, ForwardedFrame, Identity as RaftIdentity, PeerState,
+    RaftConfig, RaftShard, ShardHooks,
 };
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::{Disk, IoMode, RealDisk, Store, StoreConfig};
@@ -29,8 +29,8 @@ use super::{ISOLATED_AFTER, SERVICE_CONTROLLER, SERVICE_NODE, StartError, Starte
 use crate::admin::{self, AdminServer};
 use crate::config::NodeConfig;
 use crate::controller::{
-    Addresses, Controller, ControllerHandle, ControllerHooks, ControllerParts, Formation,
-    HostPort, Identity, IdentityFile, MetadataImage,
+    Addresses, Controller, ControllerHandle, ControllerHooks, ControllerParts, Formation, HostPort,
+    Identity, IdentityFile, MetadataImage,
 };
 use crate::leadership;
 use crate::metadata::MetadataView;
@@ -157,7 +157,15 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
     controller.joined().await;
     status.set_serving(node, &handles);
     env.spawn_local(accept_clients(env.clone(), kafka_listener, handles.clone()));
-    let started = Started { node, kafka, rpc, admin, handles, threads, stop_controller };
+    let started = Started {
+        node,
+        kafka,
+        rpc,
+        admin,
+        handles,
+        threads,
+        stop_controller,
+    };
     Ok(Booted { serving, started })
 }
 
@@ -167,7 +175,12 @@ async fn listen(
     flag: &'static str,
     addr: SocketAddr,
 ) -> Result<Listener, StartError> {
-    env.listen(addr).await.map_err(|source| StartError::Listen { what, flag, addr, source })
+    env.listen(addr).await.map_err(|source| StartError::Listen {
+        what,
+        flag,
+        addr,
+        source,
+    })
 }
 
 fn start_admin(
@@ -175,14 +188,18 @@ fn start_admin(
     config: &NodeConfig,
     status: &NodeStatusSource,
 ) -> Result<Option<AdminServer>, StartError> {
-    let Some(addr) = config.admin_listen else { return Ok(None) };
+    let Some(addr) = config.admin_listen else {
+        return Ok(None);
+    };
     let services = status.services();
-    admin::start(env, addr, services).map(Some).map_err(|source| StartError::Listen {
-        what: "metrics and health",
-        flag: "--admin-listen",
-        addr,
-        source,
-    })
+    admin::start(env, addr, services)
+        .map(Some)
+        .map_err(|source| StartError::Listen {
+            what: "metrics and health",
+            flag: "--admin-listen",
+            addr,
+            source,
+        })
 }
 
 fn addresses(
@@ -191,7 +208,10 @@ fn addresses(
     rpc: SocketAddr,
     admin: Option<SocketAddr>,
 ) -> Addresses {
-    let advertised = config.advertised.as_deref().and_then(|text| text.parse().ok());
+    let advertised = config
+        .advertised
+        .as_deref()
+        .and_then(|text| text.parse().ok());
     Addresses {
         kafka: advertised.unwrap_or_else(|| HostPort::from(kafka)),
         rpc: config.rpc_advertised.unwrap_or(rpc),
@@ -243,7 +263,11 @@ fn build_shard(
             reserve_bytes: config.reserve_bytes,
             low_bytes: config.disk_low_bytes,
             critical_bytes: config.disk_critical_bytes,
-            io: if env.is_simulated() { IoMode::Inline } else { IoMode::Threads },
+            io: if env.is_simulated() {
+                IoMode::Inline
+            } else {
+                IoMode::Threads
+            },
             ..StoreConfig::new(common.root.clone(), usize::from(index))
         },
         env.clone(),
@@ -435,11 +459,7 @@ fn broadcast(env: &Env, handles: &[ShardHandle], message: impl Fn() -> ShardMess
     }
 }
 
-fn controller_hooks(
-    env: &Env,
-    handles: &[ShardHandle],
-    cluster: &ClusterTag,
-) -> ControllerHooks {
+fn controller_hooks(env: &Env, handles: &[ShardHandle], cluster: &ClusterTag) -> ControllerHooks {
     let cluster = cluster.clone();
     let (image_env, image_handles) = (env.clone(), handles.to_vec());
     let (leader_env, leader_handles) = (env.clone(), handles.to_vec());
@@ -448,10 +468,14 @@ fn controller_hooks(
             if !image.cluster_id.is_nil() && !cluster.set(image.cluster_id) {
                 warn!(found = %image.cluster_id, "the controller's log is of another cluster");
             }
-            broadcast(&image_env, &image_handles, || ShardMessage::Image(image.clone()));
+            broadcast(&image_env, &image_handles, || {
+                ShardMessage::Image(image.clone())
+            });
         }),
         leader_changed: Box::new(move |leader| {
-            broadcast(&leader_env, &leader_handles, || ShardMessage::ControllerLeader(leader));
+            broadcast(&leader_env, &leader_handles, || {
+                ShardMessage::ControllerLeader(leader)
+            });
         }),
     }
 }

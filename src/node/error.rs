@@ -26,7 +26,9 @@ pub enum StartError {
         path: PathBuf,
     },
     /// A listener's address cannot be had.
-    #[error("cannot listen on {addr} ({what}): {source}\n  help    stop what uses the port, or choose another with {flag}")]
+    #[error(
+        "cannot listen on {addr} ({what}): {source}\n  help    stop what uses the port, or choose another with {flag}"
+    )]
     Listen {
         /// What the listener is for.
         what: &'static str,

@@ -15,8 +15,10 @@ pub struct DirectoryLock {
 impl DirectoryLock {
     /// Makes the directory, if need be, and locks it.
     pub fn take(path: &Path) -> Result<DirectoryLock, StartError> {
-        let failed =
-            |source: std::io::Error| StartError::DataDir { path: path.to_owned(), source };
+        let failed = |source: std::io::Error| StartError::DataDir {
+            path: path.to_owned(),
+            source,
+        };
         fs::create_dir_all(path).map_err(failed)?;
         let file = File::options()
             .create(true)
@@ -26,9 +28,9 @@ impl DirectoryLock {
             .map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(DirectoryLock { _file: file }),
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                Err(StartError::DataDirInUse { path: path.to_owned() })
-            }
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(StartError::DataDirInUse {
+                path: path.to_owned(),
+            }),
             Err(errno) => Err(failed(errno.into())),
         }
     }

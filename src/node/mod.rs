@@ -143,13 +143,25 @@ impl NodeHandle {
     }
 
     fn end(&mut self, graceful: bool) {
-        let Some(started) = self.started.take() else { return };
-        let Started { handles, threads, admin, stop_controller, node, .. } = started;
+        let Some(started) = self.started.take() else {
+            return;
+        };
+        let Started {
+            handles,
+            threads,
+            admin,
+            stop_controller,
+            node,
+            ..
+        } = started;
         if graceful {
             drain(&handles, stop_controller);
         }
         for handle in &handles {
-            if handle.blocking_send(ShardMessage::Stop { graceful }).is_err() {
+            if handle
+                .blocking_send(ShardMessage::Stop { graceful })
+                .is_err()
+            {
                 warn!(%node, "a shard has ended before it was told to");
             }
         }
@@ -172,7 +184,10 @@ impl Drop for NodeHandle {
 
 /// Leaderships first, the controller's last: it has to see the others move.
 fn drain(handles: &[ShardHandle], stop_controller: oneshot::Sender<oneshot::Sender<()>>) {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() else {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+    else {
         return;
     };
     let moves = async {
@@ -194,7 +209,10 @@ fn drain(handles: &[ShardHandle], stop_controller: oneshot::Sender<oneshot::Send
     };
     let drained = runtime.block_on(async { tokio::time::timeout(DRAIN_MAX, moves).await });
     if drained.is_err() {
-        warn!("not every leadership moved away in {} s; stopping all the same", DRAIN_MAX.as_secs());
+        warn!(
+            "not every leadership moved away in {} s; stopping all the same",
+            DRAIN_MAX.as_secs()
+        );
     }
 }
 

@@ -16,7 +16,9 @@ use crate::admin::{
     StorageStatus,
 };
 use crate::kafka::{BUCKET_MICROS, CounterValues};
-use crate::shard::{ClusterView, PartitionStatus, ShardHandle, ShardMessage, ShardStatus, shard_of};
+use crate::shard::{
+    ClusterView, PartitionStatus, ShardHandle, ShardMessage, ShardStatus, shard_of,
+};
 
 /// How long a leadership may take to arrive where it was sent.
 const LEAD_WAIT: Duration = Duration::from_secs(5);
@@ -41,7 +43,11 @@ pub struct NodeStatusSource(Arc<Inner>);
 impl NodeStatusSource {
     /// A node that has just started.
     pub fn new(started: Instant) -> Self {
-        Self(Arc::new(Inner { started, serving: OnceLock::new(), node: OnceLock::new() }))
+        Self(Arc::new(Inner {
+            started,
+            serving: OnceLock::new(),
+            node: OnceLock::new(),
+        }))
     }
 
     /// The node has its id.
@@ -52,7 +58,10 @@ impl NodeStatusSource {
 
     /// The node serves.
     pub fn set_serving(&self, node: NodeId, handles: &[ShardHandle]) {
-        let _same = self.0.serving.set(Serving { node, handles: handles.to_vec() });
+        let _same = self.0.serving.set(Serving {
+            node,
+            handles: handles.to_vec(),
+        });
     }
 
     /// What the admin port is given.
@@ -76,7 +85,9 @@ impl NodeStatusSource {
             uptime_seconds: self.0.started.elapsed().as_secs_f64(),
             ..NodeStatus::default()
         };
-        let Some(serving) = self.0.serving.get() else { return status };
+        let Some(serving) = self.0.serving.get() else {
+            return status;
+        };
         let mut shards = Vec::new();
         for handle in &serving.handles {
             match ask(handle, ShardMessage::Status).await {
@@ -101,7 +112,9 @@ impl NodeStatusSource {
         let stopping = || LeadError::Other("the node is not serving".to_owned());
         let serving = self.0.serving.get().ok_or_else(stopping)?;
         let first = serving.handles.first().ok_or_else(stopping)?;
-        let view = ask(first, ShardMessage::Cluster).await.ok_or_else(stopping)?;
+        let view = ask(first, ShardMessage::Cluster)
+            .await
+            .ok_or_else(stopping)?;
         let unknown = || LeadError::UnknownPartition {
             topic: request.topic.clone(),
             partition: request.partition,
@@ -113,13 +126,20 @@ impl NodeStatusSource {
         if !partition.replicas.iter().any(|(_, node)| *node == target) {
             return Err(LeadError::NotAReplica {
                 node: request.node,
-                replicas: partition.replicas.iter().map(|(_, node)| node.get()).collect(),
+                replicas: partition
+                    .replicas
+                    .iter()
+                    .map(|(_, node)| node.get())
+                    .collect(),
             });
         }
         let group = topic.group(index);
         let leader = view.leaders.get(&group).map(|info| info.node);
         if leader == Some(target) {
-            return self.led(serving, group, &request).await.ok_or_else(stopping);
+            return self
+                .led(serving, group, &request)
+                .await
+                .ok_or_else(stopping);
         }
         if leader != Some(serving.node) {
             return Err(LeadError::NotLeader {
@@ -132,10 +152,12 @@ impl NodeStatusSource {
             .handles
             .get(usize::from(shard_of(group, shards)))
             .ok_or_else(stopping)?;
-        ask(owner, |reply| ShardMessage::Transfer(group, Some(target), reply))
-            .await
-            .ok_or_else(stopping)?
-            .map_err(|error| LeadError::Other(error.message))?;
+        ask(owner, |reply| {
+            ShardMessage::Transfer(group, Some(target), reply)
+        })
+        .await
+        .ok_or_else(stopping)?
+        .map_err(|error| LeadError::Other(error.message))?;
         let deadline = Instant::now() + LEAD_WAIT;
         loop {
             if let Some(answer) = self.led(serving, group, &request).await {
@@ -185,8 +207,10 @@ fn fill_shards(status: &mut NodeStatus, shards: &[ShardStatus]) {
         raft.leaders += shard.raft.leaders as u64;
         raft.hibernating += shard.raft.asleep as u64;
         raft.leadership_changes += shard.leadership_changes;
-        let bounds: Vec<f64> =
-            corduroy_storage::FLUSH_BUCKET_MICROS.iter().map(|m| *m as f64 / 1e6).collect();
+        let bounds: Vec<f64> = corduroy_storage::FLUSH_BUCKET_MICROS
+            .iter()
+            .map(|m| *m as f64 / 1e6)
+            .collect();
         storage.flush_seconds.merge(&Histogram::from_buckets(
             &bounds,
             &shard.storage.flush_buckets,
@@ -195,8 +219,7 @@ fn fill_shards(status: &mut NodeStatus, shards: &[ShardStatus]) {
         storage.bytes += shard.partitions.iter().map(|p| p.size_bytes).sum::<u64>();
         storage.bytes_appended += shard.storage.appended_bytes;
         storage.disk_free_bytes = storage.disk_free_bytes.max(shard.storage.free_bytes);
-        storage.corruptions +=
-            shard.partitions.iter().filter(|p| p.is_damaged).count() as u64;
+        storage.corruptions += shard.partitions.iter().filter(|p| p.is_damaged).count() as u64;
         if let Some(failure) = &shard.disk_failure {
             status.disk_failure.get_or_insert_with(|| failure.clone());
         }
@@ -219,8 +242,8 @@ fn add_kafka(kafka: &mut KafkaStatus, values: &CounterValues) {
     kafka.bytes_fetched += values.fetched_bytes;
     let bounds: Vec<f64> = BUCKET_MICROS.iter().map(|m| *m as f64 / 1e6).collect();
     for (key, count) in &values.apis {
-        let name = ApiKey::try_from(*key)
-            .map_or_else(|_| format!("api-{key}"), |key| format!("{key:?}"));
+        let name =
+            ApiKey::try_from(*key).map_or_else(|_| format!("api-{key}"), |key| format!("{key:?}"));
         let api: &mut ApiStatus = kafka.apis.entry(name).or_default();
         let failed: u64 = count.errors.values().sum();
         *api.requests.entry("NONE".to_owned()).or_default() +=
@@ -236,14 +259,12 @@ fn add_kafka(kafka: &mut KafkaStatus, values: &CounterValues) {
     }
 }
 
-fn fill_cluster(
-    status: &mut NodeStatus,
-    own: NodeId,
-    view: &ClusterView,
-    shards: &[ShardStatus],
-) {
-    let local: HashMap<GroupId, &PartitionStatus> =
-        shards.iter().flat_map(|s| &s.partitions).map(|p| (p.group, p)).collect();
+fn fill_cluster(status: &mut NodeStatus, own: NodeId, view: &ClusterView, shards: &[ShardStatus]) {
+    let local: HashMap<GroupId, &PartitionStatus> = shards
+        .iter()
+        .flat_map(|s| &s.partitions)
+        .map(|p| (p.group, p))
+        .collect();
     let image = &view.image;
     status.cluster_id = (!image.cluster_id.is_nil()).then(|| image.cluster_id.to_string());
     status.is_isolated = view.isolated;
@@ -263,7 +284,10 @@ fn fill_cluster(
     let mut partitions = Vec::new();
     for topic in image.topics.values() {
         for (group, partition) in topic.groups().zip(&topic.partitions) {
-            let leader = view.leaders.get(&group).filter(|l| !view.down.contains(&l.node));
+            let leader = view
+                .leaders
+                .get(&group)
+                .filter(|l| !view.down.contains(&l.node));
             partitions.push(PartitionView {
                 topic: topic.name.clone(),
                 partition: group.partition.get(),

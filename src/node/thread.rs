@@ -12,14 +12,16 @@ use tracing::{error, info};
 
 use super::boot;
 use super::lock::DirectoryLock;
-use super::{Started, StartError};
+use super::{StartError, Started};
 use crate::config::NodeConfig;
 use crate::shard::{Shard, ShardMessage};
 
 /// Runs a future on this thread with a runtime and a `LocalSet` of its own; everything that it
 /// spawned ends with it.
 pub fn run_local<F: Future>(future: F) -> Result<F::Output, std::io::Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let local = tokio::task::LocalSet::new();
     let output = local.block_on(&runtime, future);
     // Tasks first (they hold sockets and replicas), then the runtime, without waiting for reads
@@ -67,7 +69,9 @@ pub async fn serve_shard(shard: Rc<Shard>, store: Store, mailbox: Receiver<Shard
         shard.close().await;
         match store.close().await {
             Ok(()) => info!(shard = index, "the shard's storage is closed cleanly"),
-            Err(error) => error!(shard = index, %error, "the shard's storage did not close cleanly"),
+            Err(error) => {
+                error!(shard = index, %error, "the shard's storage did not close cleanly")
+            }
         }
     }
 }

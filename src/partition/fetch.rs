@@ -76,7 +76,12 @@ impl Partition {
         let ready = self.leading(&view)?;
         self.check_epoch(&view, spec.leader_epoch)?;
         let watermarks = self.watermarks();
-        let mut fetched = Fetched { watermarks, batches: Vec::new(), bytes: 0, diverging: None };
+        let mut fetched = Fetched {
+            watermarks,
+            batches: Vec::new(),
+            bytes: 0,
+            diverging: None,
+        };
         if !ready {
             // A new leader's high watermark is not its own yet (safety law 14): the fetch parks.
             return Ok(fetched);
@@ -97,10 +102,13 @@ impl Partition {
         let log = self.replica.log();
         let batches = match log.read_offsets_cached(spec.from, upto, bytes_max) {
             Some(batches) => batches,
-            None => log.read_offsets(spec.from, upto, bytes_max).await.map_err(|error| {
-                warn!(partition = %self.name, %error, "a read from the log failed");
-                PartitionError::new(ErrorCode::KafkaStorageError, error.to_string())
-            })?,
+            None => log
+                .read_offsets(spec.from, upto, bytes_max)
+                .await
+                .map_err(|error| {
+                    warn!(partition = %self.name, %error, "a read from the log failed");
+                    PartitionError::new(ErrorCode::KafkaStorageError, error.to_string())
+                })?,
         };
         // Retention may have moved the start while the disk was read.
         let log_start = self.machine.borrow().log_start();
@@ -131,8 +139,7 @@ impl Partition {
         // Above the high watermark but within the log the record exists and is not committed:
         // wait for it. OUT_OF_RANGE would make clients reset.
         if spec.from < watermarks.log_start || spec.from > watermarks.log_end {
-            let mut error =
-                self.out_of_range(spec.from, watermarks.log_start, watermarks.log_end);
+            let mut error = self.out_of_range(spec.from, watermarks.log_start, watermarks.log_end);
             error.leader = view.leader.map(|(_, node)| (node, view.epoch));
             return Err(error);
         }

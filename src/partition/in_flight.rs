@@ -24,7 +24,10 @@ impl InFlight {
     /// Forgets everything of another term.
     pub fn enter(&mut self, term: Term) {
         if self.term != term {
-            *self = InFlight { term, ..InFlight::default() };
+            *self = InFlight {
+                term,
+                ..InFlight::default()
+            };
         }
     }
 
@@ -50,10 +53,16 @@ impl InFlight {
 
     /// Takes in a batch that is about to be proposed in `term`.
     pub fn insert(&mut self, term: Term, pending: &Rc<Pending>) {
-        assert_eq!(self.term, term, "law: the overlay holds batches of one term");
+        assert_eq!(
+            self.term, term,
+            "law: the overlay holds batches of one term"
+        );
         self.bytes += pending.size_bytes;
         if let Some(identity) = &pending.identity {
-            self.producers.entry(identity.producer_id).or_default().push_back(pending.clone());
+            self.producers
+                .entry(identity.producer_id)
+                .or_default()
+                .push_back(pending.clone());
         }
     }
 
@@ -63,7 +72,9 @@ impl InFlight {
             return;
         }
         self.bytes = self.bytes.saturating_sub(pending.size_bytes);
-        let Some(identity) = &pending.identity else { return };
+        let Some(identity) = &pending.identity else {
+            return;
+        };
         if let Some(queue) = self.producers.get_mut(&identity.producer_id) {
             queue.retain(|p| !Rc::ptr_eq(p, pending));
             if queue.is_empty() {

@@ -26,8 +26,7 @@ use tokio::sync::Notify;
 pub use fetch::{FetchSpec, Fetched, Isolation};
 pub use machine::{Changes, PartitionCommand, PartitionMachine};
 pub use offsets::{EpochEnd, FoundOffset, OffsetTarget};
-pub use produce::{Acks, Produced, ProduceSpec};
-pub use producers::{BatchIdentity, ProducerTable, SequenceWindow, Verdict, judge};
+pub use produce::{Acks, ProduceSpec, Produced};
 pub use settings::{PartitionSettings, TimestampType};
 
 use in_flight::InFlight;
@@ -47,7 +46,11 @@ pub struct PartitionError {
 impl PartitionError {
     /// An error with a sentence.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), leader: None }
+        Self {
+            code,
+            message: message.into(),
+            leader: None,
+        }
     }
 
     /// The error of a node that does not host the partition.
@@ -127,11 +130,6 @@ impl Partition {
         &self.replica
     }
 
-    /// Its settings.
-    pub fn settings(&self) -> PartitionSettings {
-        self.settings.get()
-    }
-
     /// Takes changed settings; segment sizes apply from the next segment on.
     pub fn configure(&self, settings: PartitionSettings) {
         if self.settings.replace(settings) != settings {
@@ -145,8 +143,16 @@ impl Partition {
         let machine = self.machine.borrow();
         let (log_start, high_watermark) = (machine.log_start(), machine.high_watermark());
         let log_end = self.replica.log().state().next_offset.max(high_watermark);
-        assert!(log_start <= high_watermark, "law: the log starts below its high watermark");
-        Watermarks { log_start, last_stable: high_watermark, high_watermark, log_end }
+        assert!(
+            log_start <= high_watermark,
+            "law: the log starts below its high watermark"
+        );
+        Watermarks {
+            log_start,
+            last_stable: high_watermark,
+            high_watermark,
+            log_end,
+        }
     }
 
     /// Voters that keep up, leader first; empty where this replica does not lead.
@@ -200,7 +206,11 @@ impl Partition {
             (None, Some((node, _))) => format!("node {node} leads {}", self.name),
             (None, None) => format!("{} has no leader that this node knows", self.name),
         };
-        PartitionError { code: ErrorCode::NotLeaderOrFollower, message, leader }
+        PartitionError {
+            code: ErrorCode::NotLeaderOrFollower,
+            message,
+            leader,
+        }
     }
 
     /// Kafka's check of a client's idea of the epoch (KIP-320); below 0 is "no idea".
@@ -216,6 +226,10 @@ impl Partition {
         };
         let leader = view.leader.map(|(_, node)| (node, known));
         let message = format!("the leader epoch of {} is {known}, not {asked}", self.name);
-        Err(PartitionError { code, message, leader })
+        Err(PartitionError {
+            code,
+            message,
+            leader,
+        })
     }
 }

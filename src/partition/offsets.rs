@@ -33,8 +33,11 @@ pub struct FoundOffset {
 }
 
 impl FoundOffset {
-    const NONE: FoundOffset =
-        FoundOffset { offset: Offset::new(-1), timestamp: -1, epoch: LeaderEpoch::NONE };
+    const NONE: FoundOffset = FoundOffset {
+        offset: Offset::new(-1),
+        timestamp: -1,
+        epoch: LeaderEpoch::NONE,
+    };
 }
 
 /// The end of a leader epoch (KIP-101, KIP-320).
@@ -61,7 +64,10 @@ impl Partition {
         if !ready {
             return Err(PartitionError::new(
                 ErrorCode::OffsetNotAvailable,
-                format!("the new leader of {} has not confirmed its epoch yet", self.name),
+                format!(
+                    "the new leader of {} has not confirmed its epoch yet",
+                    self.name
+                ),
             ));
         }
         if self.replica.read_barrier().await.is_err() {
@@ -75,10 +81,16 @@ impl Partition {
         let log = self.replica.log();
         let epoch = self.replica.view().epoch;
         match target {
-            OffsetTarget::Earliest => {
-                Ok(FoundOffset { offset: watermarks.log_start, timestamp: -1, epoch })
-            }
-            OffsetTarget::Latest => Ok(FoundOffset { offset: upto, timestamp: -1, epoch }),
+            OffsetTarget::Earliest => Ok(FoundOffset {
+                offset: watermarks.log_start,
+                timestamp: -1,
+                epoch,
+            }),
+            OffsetTarget::Latest => Ok(FoundOffset {
+                offset: upto,
+                timestamp: -1,
+                epoch,
+            }),
             OffsetTarget::MaxTimestamp => {
                 let batch = log.find_max_timestamp(upto).await.map_err(storage)?;
                 batch.map_or(Ok(FoundOffset::NONE), |batch| {
@@ -111,8 +123,13 @@ impl Partition {
 
     pub(super) fn epoch_end_of(&self, asked: LeaderEpoch) -> EpochEnd {
         let log = self.replica.log();
-        let (epoch, offset) = log.epochs().end_offset_for(asked.get(), log.state().next_offset);
-        EpochEnd { epoch: LeaderEpoch::new(epoch), offset: Offset::new(offset) }
+        let (epoch, offset) = log
+            .epochs()
+            .end_offset_for(asked.get(), log.state().next_offset);
+        EpochEnd {
+            epoch: LeaderEpoch::new(epoch),
+            offset: Offset::new(offset),
+        }
     }
 }
 
@@ -134,7 +151,11 @@ fn look_inside(
         let record =
             record.map_err(|e| PartitionError::new(ErrorCode::CorruptMessage, e.to_string()))?;
         if record.timestamp >= target && record.offset >= log_start {
-            return Ok(FoundOffset { offset: record.offset, timestamp: record.timestamp, epoch });
+            return Ok(FoundOffset {
+                offset: record.offset,
+                timestamp: record.timestamp,
+                epoch,
+            });
         }
     }
     Ok(FoundOffset::NONE)

@@ -105,7 +105,10 @@ pub struct PendingObserver {
 impl PendingObserver {
     /// An observer for `pending`; `on_finished` runs once, before the waiters are woken.
     pub fn new(pending: Rc<Pending>, on_finished: OnFinished) -> Self {
-        Self { pending, on_finished }
+        Self {
+            pending,
+            on_finished,
+        }
     }
 }
 
@@ -122,7 +125,10 @@ impl ProposalObserver for PendingObserver {
             ProposalOutcome::NotAppended(_) => Fate::NotAppended,
             ProposalOutcome::Discarded => Fate::Unknown,
         };
-        let Self { pending, on_finished } = *self;
+        let Self {
+            pending,
+            on_finished,
+        } = *self;
         *pending.fate.borrow_mut() = Some(fate);
         on_finished(&pending);
         pending.wake();

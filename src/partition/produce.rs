@@ -87,7 +87,9 @@ impl Partition {
             if self.in_flight.borrow().bytes() >= PIPELINE_BYTES_MAX {
                 return;
             }
-            let Some(waiting) = self.waiting.borrow_mut().pop_front() else { return };
+            let Some(waiting) = self.waiting.borrow_mut().pop_front() else {
+                return;
+            };
             if waiting.ticket.is_closed() {
                 // Nobody waits any more (timeout, closed connection): it was never appended.
                 continue;
@@ -104,7 +106,9 @@ impl Partition {
     fn wait_in_line(self: &Rc<Self>, spec: ProduceSpec) -> ProduceTicket {
         let deadline = spec.deadline;
         let (ticket, answer) = oneshot::channel();
-        self.waiting.borrow_mut().push_back(Waiting { spec, ticket });
+        self.waiting
+            .borrow_mut()
+            .push_back(Waiting { spec, ticket });
         let partition = self.clone();
         Box::pin(async move {
             match tokio::time::timeout_at(deadline, answer).await {
@@ -149,7 +153,11 @@ impl Partition {
     fn judge(&self, identity: &BatchIdentity) -> Verdict {
         let machine = self.machine.borrow();
         let window = machine.producers().window(identity.producer_id);
-        judge(window, self.in_flight.borrow().last(identity.producer_id), identity)
+        judge(
+            window,
+            self.in_flight.borrow().last(identity.producer_id),
+            identity,
+        )
     }
 
     /// A negative verdict from a leader that is none any more makes clients bump their epoch and
@@ -213,7 +221,11 @@ impl Partition {
         spec: ProduceSpec,
         log_append_time_ms: i64,
     ) -> ProduceTicket {
-        let ProduceSpec { batch, acks, deadline } = spec;
+        let ProduceSpec {
+            batch,
+            acks,
+            deadline,
+        } = spec;
         let pending = Pending::new(identity, batch.size_bytes());
         self.in_flight.borrow_mut().insert(term, &pending);
         let partition = self.clone();
@@ -226,7 +238,10 @@ impl Partition {
                 }
             }),
         );
-        let proposal = Proposal { payload: ProposalPayload::Batch(batch), term };
+        let proposal = Proposal {
+            payload: ProposalPayload::Batch(batch),
+            term,
+        };
         self.replica.propose(proposal, Box::new(observer));
         self.answer(pending, acks, deadline, log_append_time_ms)
     }
@@ -257,7 +272,11 @@ impl Partition {
                 partition.wait_for_copies(&head, deadline).await?;
             }
             let log_start = partition.machine.borrow().log_start();
-            Ok(Produced { base_offset: head.base_offset, log_append_time_ms, log_start })
+            Ok(Produced {
+                base_offset: head.base_offset,
+                log_append_time_ms,
+                log_start,
+            })
         })
     }
 
@@ -283,9 +302,10 @@ impl Partition {
             Fate::Unknown if pending.identity.is_some() => {
                 Err(self.not_leader(&self.replica.view()))
             }
-            Fate::Unknown => {
-                unknown(format!("the leader of {} changed; the batch may be kept", self.name))
-            }
+            Fate::Unknown => unknown(format!(
+                "the leader of {} changed; the batch may be kept",
+                self.name
+            )),
             Fate::Stopped => unknown(format!("the replica of {} is stopping", self.name)),
         }
     }
@@ -296,17 +316,29 @@ impl Partition {
         head: &EntryHead,
         deadline: Instant,
     ) -> Result<(), PartitionError> {
-        let voters = self.replica.members().iter().filter(|(_, _, voter)| *voter).count();
+        let voters = self
+            .replica
+            .members()
+            .iter()
+            .filter(|(_, _, voter)| *voter)
+            .count();
         let wanted = self.settings.get().min_insync_replicas;
         if wanted <= voters / 2 + 1 {
             return Ok(());
         }
-        if self.replica.wait_replicated(head.index, wanted, deadline).await {
+        if self
+            .replica
+            .wait_replicated(head.index, wanted, deadline)
+            .await
+        {
             return Ok(());
         }
         Err(PartitionError::new(
             ErrorCode::NotEnoughReplicasAfterAppend,
-            format!("{} is committed, but fewer than {wanted} replicas hold the batch", self.name),
+            format!(
+                "{} is committed, but fewer than {wanted} replicas hold the batch",
+                self.name
+            ),
         ))
     }
 
@@ -326,9 +358,15 @@ impl Partition {
         Err(PartitionError::new(
             ErrorCode::NotEnoughReplicas,
             if view.lease_valid {
-                format!("{in_sync} replicas of {} are in sync, {wanted} are needed", self.name)
+                format!(
+                    "{in_sync} replicas of {} are in sync, {wanted} are needed",
+                    self.name
+                )
             } else {
-                format!("the leader of {} does not reach a majority of its replicas", self.name)
+                format!(
+                    "the leader of {} does not reach a majority of its replicas",
+                    self.name
+                )
             },
         ))
     }
@@ -343,13 +381,18 @@ impl Partition {
         }
         let header: &BatchHeader = batch.header();
         let late = header.max_timestamp.saturating_sub(now) > settings.timestamp_after_max_ms;
-        let early = now.saturating_sub(header.base_timestamp.max(0)) > settings.timestamp_before_max_ms;
+        let early =
+            now.saturating_sub(header.base_timestamp.max(0)) > settings.timestamp_before_max_ms;
         if header.max_timestamp >= 0 && (late || early) {
             return Err(PartitionError::new(
                 ErrorCode::InvalidTimestamp,
                 format!(
                     "timestamp {} is too far from the leader's clock ({now})",
-                    if late { header.max_timestamp } else { header.base_timestamp }
+                    if late {
+                        header.max_timestamp
+                    } else {
+                        header.base_timestamp
+                    }
                 ),
             ));
         }

@@ -114,7 +114,10 @@ pub fn judge(
 
 impl SequenceWindow {
     fn new(epoch: i16) -> Self {
-        Self { epoch, batches: VecDeque::with_capacity(WINDOW_BATCHES_MAX) }
+        Self {
+            epoch,
+            batches: VecDeque::with_capacity(WINDOW_BATCHES_MAX),
+        }
     }
 
     /// The finished batch with exactly these sequences, if it is one of the last five.
@@ -132,7 +135,9 @@ impl SequenceWindow {
 
     /// Epoch and sequence of the last applied record.
     pub fn last(&self) -> Option<(ProducerEpoch, i32)> {
-        self.batches.back().map(|b| (ProducerEpoch::new(self.epoch), b.last_sequence))
+        self.batches
+            .back()
+            .map(|b| (ProducerEpoch::new(self.epoch), b.last_sequence))
     }
 
     fn record(&mut self, batch: WindowBatch) {
@@ -152,7 +157,9 @@ impl SequenceWindow {
 }
 
 /// All producers of a partition, as of the last applied entry.
-#[derive(Clone, Debug, Default, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
+)]
 pub struct ProducerTable {
     windows: BTreeMap<i64, SequenceWindow>,
 }
@@ -175,18 +182,26 @@ impl ProducerTable {
 
     /// The highest producer id ever seen here, so that ids are never handed out twice.
     pub fn highest_id(&self) -> Option<ProducerId> {
-        self.windows.keys().next_back().map(|id| ProducerId::new(*id))
+        self.windows
+            .keys()
+            .next_back()
+            .map(|id| ProducerId::new(*id))
     }
 
     /// Takes an applied batch into the table. Deterministic: replicas apply the same entries.
     pub fn apply(&mut self, index: LogIndex, base_offset: Offset, header: &BatchHeader) {
-        let Some(identity) = BatchIdentity::of(header) else { return };
+        let Some(identity) = BatchIdentity::of(header) else {
+            return;
+        };
         let id = identity.producer_id.get();
         if !self.windows.contains_key(&id) && self.windows.len() >= PRODUCERS_MAX {
             self.evict_oldest();
         }
         let epoch = identity.epoch.get();
-        let window = self.windows.entry(id).or_insert_with(|| SequenceWindow::new(epoch));
+        let window = self
+            .windows
+            .entry(id)
+            .or_insert_with(|| SequenceWindow::new(epoch));
         if window.epoch != epoch {
             *window = SequenceWindow::new(epoch);
         }
@@ -202,13 +217,17 @@ impl ProducerTable {
     /// Forgets producers whose last batch is older than `horizon_ms` (record time, so that
     /// replicas agree). A replicated decision calls this, never a local clock.
     pub fn expire(&mut self, horizon_ms: i64) {
-        self.windows.retain(|_, window| window.last_timestamp() >= horizon_ms);
+        self.windows
+            .retain(|_, window| window.last_timestamp() >= horizon_ms);
     }
 
     fn evict_oldest(&mut self) {
         // By log index, not by time: the order of the log is the same on every replica.
-        if let Some(id) =
-            self.windows.iter().min_by_key(|(_, window)| window.last_index()).map(|(id, _)| *id)
+        if let Some(id) = self
+            .windows
+            .iter()
+            .min_by_key(|(_, window)| window.last_index())
+            .map(|(id, _)| *id)
         {
             self.windows.remove(&id);
         }
@@ -253,28 +272,95 @@ mod tests {
 
     #[test]
     fn the_decision_table() {
-        let w = window(3, &[(0, 10), (10, 10), (20, 10), (30, 10), (40, 10), (50, 10)]);
+        let w = window(
+            3,
+            &[(0, 10), (10, 10), (20, 10), (30, 10), (40, 10), (50, 10)],
+        );
         let max = window(3, &[(i32::MAX - 9, 10)]);
         let wrapped = window(3, &[(i32::MAX - 4, 10)]);
-        let cases: Vec<(&str, Option<&SequenceWindow>, BatchIdentity, Result<i64, Verdict>)> = vec![
-            ("unknown producer, first 0", None, id(0, 0, 5), Err(Verdict::Accept)),
-            ("unknown producer, any first", None, id(0, 77, 5), Err(Verdict::Accept)),
-            ("next in order", Some(&w), id(3, 60, 5), Err(Verdict::Accept)),
+        let cases: Vec<(
+            &str,
+            Option<&SequenceWindow>,
+            BatchIdentity,
+            Result<i64, Verdict>,
+        )> = vec![
+            (
+                "unknown producer, first 0",
+                None,
+                id(0, 0, 5),
+                Err(Verdict::Accept),
+            ),
+            (
+                "unknown producer, any first",
+                None,
+                id(0, 77, 5),
+                Err(Verdict::Accept),
+            ),
+            (
+                "next in order",
+                Some(&w),
+                id(3, 60, 5),
+                Err(Verdict::Accept),
+            ),
             ("last batch again", Some(&w), id(3, 50, 10), Ok(600)),
             ("fifth last again", Some(&w), id(3, 10, 10), Ok(200)),
-            ("older than the window", Some(&w), id(3, 0, 10), Err(Verdict::OutOfOrder)),
-            ("same first, other count", Some(&w), id(3, 50, 9), Err(Verdict::OutOfOrder)),
+            (
+                "older than the window",
+                Some(&w),
+                id(3, 0, 10),
+                Err(Verdict::OutOfOrder),
+            ),
+            (
+                "same first, other count",
+                Some(&w),
+                id(3, 50, 9),
+                Err(Verdict::OutOfOrder),
+            ),
             ("gap", Some(&w), id(3, 61, 5), Err(Verdict::OutOfOrder)),
             ("older epoch", Some(&w), id(2, 60, 5), Err(Verdict::Fenced)),
-            ("newer epoch from 0", Some(&w), id(4, 0, 5), Err(Verdict::Accept)),
-            ("newer epoch, not from 0", Some(&w), id(4, 60, 5), Err(Verdict::OutOfOrder)),
-            ("wrap: after MAX comes 0", Some(&max), id(3, 0, 5), Err(Verdict::Accept)),
-            ("wrap inside a batch", Some(&wrapped), id(3, 5, 5), Err(Verdict::Accept)),
-            ("wrapped batch again", Some(&wrapped), id(3, i32::MAX - 4, 10), Ok(100)),
-            ("negative sequence", Some(&w), id(3, -1, 1), Err(Verdict::Malformed)),
+            (
+                "newer epoch from 0",
+                Some(&w),
+                id(4, 0, 5),
+                Err(Verdict::Accept),
+            ),
+            (
+                "newer epoch, not from 0",
+                Some(&w),
+                id(4, 60, 5),
+                Err(Verdict::OutOfOrder),
+            ),
+            (
+                "wrap: after MAX comes 0",
+                Some(&max),
+                id(3, 0, 5),
+                Err(Verdict::Accept),
+            ),
+            (
+                "wrap inside a batch",
+                Some(&wrapped),
+                id(3, 5, 5),
+                Err(Verdict::Accept),
+            ),
+            (
+                "wrapped batch again",
+                Some(&wrapped),
+                id(3, i32::MAX - 4, 10),
+                Ok(100),
+            ),
+            (
+                "negative sequence",
+                Some(&w),
+                id(3, -1, 1),
+                Err(Verdict::Malformed),
+            ),
         ];
         for (name, window, batch, want) in cases {
-            assert_eq!(offset(judge(window, None, &batch)), want, "{name}: {batch:?}");
+            assert_eq!(
+                offset(judge(window, None, &batch)),
+                want,
+                "{name}: {batch:?}"
+            );
         }
     }
 
@@ -304,7 +390,9 @@ mod tests {
     fn expiry_goes_by_record_time() {
         let mut table = ProducerTable::default();
         table.windows.insert(1, window(0, &[(0, 1)]));
-        table.windows.insert(2, window(0, &[(0, 1), (1, 1), (2, 1)]));
+        table
+            .windows
+            .insert(2, window(0, &[(0, 1), (1, 1), (2, 1)]));
         table.expire(1);
         assert!(table.window(ProducerId::new(1)).is_none());
         assert!(table.window(ProducerId::new(2)).is_some());

@@ -79,8 +79,7 @@ impl Partition {
                 max_timestamp: segment.max_timestamp.max(segment.created_millis),
             })
             .collect();
-        let Some((index, offset)) =
-            decide(&segments, &self.settings.get(), self.env.unix_millis())
+        let Some((index, offset)) = decide(&segments, &self.settings.get(), self.env.unix_millis())
         else {
             return;
         };
@@ -89,10 +88,16 @@ impl Partition {
             return;
         }
         info!(partition = %self.name, %offset, "retention moves the log's start");
-        let command = PartitionCommand::LogStart { index: index.get(), offset: offset.get() };
+        let command = PartitionCommand::LogStart {
+            index: index.get(),
+            offset: offset.get(),
+        };
         match command.encode() {
             Ok(bytes) => self.replica.propose(
-                Proposal { payload: ProposalPayload::Internal(bytes), term: view.term },
+                Proposal {
+                    payload: ProposalPayload::Internal(bytes),
+                    term: view.term,
+                },
                 Box::new(Quiet),
             ),
             Err(error) => warn!(%error, "a retention decision cannot be encoded"),
@@ -145,17 +150,36 @@ mod tests {
         };
         let cases = [
             ("keeps for ever", start(None, None, 1_000_000), None),
-            ("the active segment stays, however old", start(Some(0), None, 1_000_000), Some(300)),
+            (
+                "the active segment stays, however old",
+                start(Some(0), None, 1_000_000),
+                Some(300),
+            ),
             ("by age", start(Some(2_500), None, 4_000), Some(200)),
             ("young", start(Some(10_000), None, 4_000), None),
             ("by size", start(None, Some(2_000), 0), Some(200)),
-            ("one goes only if enough is left without it", start(None, Some(3_500), 0), None),
-            ("size of zero keeps the active one", start(None, Some(0), 0), Some(300)),
+            (
+                "one goes only if enough is left without it",
+                start(None, Some(3_500), 0),
+                None,
+            ),
+            (
+                "size of zero keeps the active one",
+                start(None, Some(0), 0),
+                Some(300),
+            ),
         ];
         for (name, got, want) in cases {
             assert_eq!(got, want, "{name}");
         }
-        let compacted = PartitionSettings { cleanup_delete: false, ..settings(Some(0), Some(0)) };
-        assert_eq!(decide(&segments, &compacted, 1_000_000), None, "compact alone deletes nothing");
+        let compacted = PartitionSettings {
+            cleanup_delete: false,
+            ..settings(Some(0), Some(0))
+        };
+        assert_eq!(
+            decide(&segments, &compacted, 1_000_000),
+            None,
+            "compact alone deletes nothing"
+        );
     }
 }

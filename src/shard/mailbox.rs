@@ -111,13 +111,27 @@ pub enum ShardMessage {
     /// Append.
     Produce(ProduceJob, oneshot::Sender<ProduceAnswer>),
     /// Read; a message or a closed channel on the second end asks for the answer now.
-    Fetch(FetchJob, oneshot::Receiver<()>, oneshot::Sender<FetchAnswer>),
+    Fetch(
+        FetchJob,
+        oneshot::Receiver<()>,
+        oneshot::Sender<FetchAnswer>,
+    ),
     /// Look offsets up.
-    Offsets(Vec<OffsetQuestion>, oneshot::Sender<Vec<Result<FoundOffset, PartitionError>>>),
+    Offsets(
+        Vec<OffsetQuestion>,
+        oneshot::Sender<Vec<Result<FoundOffset, PartitionError>>>,
+    ),
     /// Look ends of epochs up.
-    Epochs(Vec<EpochQuestion>, oneshot::Sender<Vec<Result<EpochEnd, PartitionError>>>),
+    Epochs(
+        Vec<EpochQuestion>,
+        oneshot::Sender<Vec<Result<EpochEnd, PartitionError>>>,
+    ),
     /// Move a partition's leadership.
-    Transfer(GroupId, Option<NodeId>, oneshot::Sender<Result<(), PartitionError>>),
+    Transfer(
+        GroupId,
+        Option<NodeId>,
+        oneshot::Sender<Result<(), PartitionError>>,
+    ),
     /// Move all leaderships away and take no new clients.
     Drain(oneshot::Sender<()>),
     /// Tell how things are.

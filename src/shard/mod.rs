@@ -29,10 +29,9 @@ use crate::partition::Partition;
 
 pub use mailbox::{
     EpochQuestion, FetchAnswer, FetchJob, OffsetQuestion, ProduceAnswer, ProduceItem, ProduceJob,
-    ShardGone, ShardHandle, ShardMessage,
+    ShardHandle, ShardMessage,
 };
 pub use placement::shard_of;
-pub use serve::Ticket;
 pub use status::{ClusterView, PartitionStatus, ShardStatus};
 
 /// What a shard is made of; the node puts it together on the shard's own thread.

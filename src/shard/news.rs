@@ -47,10 +47,13 @@ impl Shard {
             }
             if self.index() == 0 {
                 self.tell(gained, lost);
-            } else if let Some(first) = self.handles().first() {
-                if first.send(ShardMessage::Led { gained, lost }).await.is_err() {
-                    return;
-                }
+            } else if let Some(first) = self.handles().first()
+                && first
+                    .send(ShardMessage::Led { gained, lost })
+                    .await
+                    .is_err()
+            {
+                return;
             }
         }
     }
@@ -70,11 +73,17 @@ impl Shard {
                 in_sync: partition.in_sync(),
             };
             if told.get(group) != Some(&info) {
-                if told.get(group).is_none_or(|known| known.epoch != info.epoch) {
+                if told
+                    .get(group)
+                    .is_none_or(|known| known.epoch != info.epoch)
+                {
                     Counters::add(&self.leadership_changes, 1);
                 }
                 told.insert(*group, info.clone());
-                gained.push(LeaderUpdate { group: *group, info });
+                gained.push(LeaderUpdate {
+                    group: *group,
+                    info,
+                });
             }
         }
         let mut lost = Vec::new();
@@ -143,6 +152,11 @@ impl Shard {
 
     fn peers(&self) -> Vec<NodeId> {
         let image = self.metadata().image();
-        image.nodes.keys().copied().filter(|node| *node != self.node()).collect()
+        image
+            .nodes
+            .keys()
+            .copied()
+            .filter(|node| *node != self.node())
+            .collect()
     }
 }

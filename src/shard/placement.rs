@@ -34,7 +34,10 @@ mod tests {
                 };
                 counts[usize::from(shard_of(group, shards))] += 1;
             }
-            assert!(counts.iter().all(|c| *c == 4), "{shards} shards: {counts:?}");
+            assert!(
+                counts.iter().all(|c| *c == 4),
+                "{shards} shards: {counts:?}"
+            );
         }
         assert_eq!(shard_of(GroupId::CONTROLLER, 5), 0);
     }

@@ -88,10 +88,17 @@ impl Shard {
         let mut wanted = BTreeMap::new();
         for topic in image.topics.values() {
             for (index, partition) in topic.partitions.iter().enumerate() {
-                let Ok(number) = i32::try_from(index) else { break };
-                let group =
-                    GroupId { topic: topic.id, partition: PartitionIndex::new(number) };
-                let mine = partition.replicas.iter().find(|(_, node)| *node == self.node());
+                let Ok(number) = i32::try_from(index) else {
+                    break;
+                };
+                let group = GroupId {
+                    topic: topic.id,
+                    partition: PartitionIndex::new(number),
+                };
+                let mine = partition
+                    .replicas
+                    .iter()
+                    .find(|(_, node)| *node == self.node());
                 let Some((replica, _)) = mine else { continue };
                 if self.owner(group) != self.index() {
                     continue;
@@ -104,11 +111,7 @@ impl Shard {
                     },
                     replica: *replica,
                     members: partition.replicas.clone(),
-                    settings: PartitionSettings::resolve(
-                        image,
-                        topic,
-                        partition.replicas.len(),
-                    ),
+                    settings: PartitionSettings::resolve(image, topic, partition.replicas.len()),
                 };
                 wanted.insert(group, want);
             }
@@ -128,8 +131,9 @@ impl Shard {
         let mut complete = true;
         let unwanted: Vec<Rc<Partition>> = {
             let mut open = self.partitions.borrow_mut();
-            let (keep, drop): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                std::mem::take(&mut *open).into_iter().partition(|(g, _)| wanted.contains_key(g));
+            let (keep, drop): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut *open)
+                .into_iter()
+                .partition(|(g, _)| wanted.contains_key(g));
             *open = keep;
             drop.into_values().collect()
         };
@@ -169,7 +173,11 @@ impl Shard {
         let role_changed = Rc::new(Notify::new());
         let machine = PartitionMachine::new(Changes::default(), role_changed.clone());
         let machine = Rc::new(RefCell::new(machine));
-        let spec = ReplicaSpec { group: want.group, replica: log.replica(), log };
+        let spec = ReplicaSpec {
+            group: want.group,
+            replica: log.replica(),
+            log,
+        };
         let replica = self.parts.raft.open(spec, machine.clone()).await?;
         let partition = Partition::new(
             self.env().clone(),
@@ -180,14 +188,17 @@ impl Shard {
             role_changed,
             self.news.clone(),
         );
-        self.partitions.borrow_mut().insert(want.group, partition.clone());
+        self.partitions
+            .borrow_mut()
+            .insert(want.group, partition.clone());
         self.env().spawn_local(partition.run());
         // The first replica of the list starts the group, once; the others wait to be called.
         let first = want.members.first().map(|(replica, _)| *replica);
-        if fresh && first == Some(want.replica) {
-            if let Err(error) = replica.initialize(want.members).await {
-                debug!(group = %want.group, %error, "the group had started already");
-            }
+        if fresh
+            && first == Some(want.replica)
+            && let Err(error) = replica.initialize(want.members).await
+        {
+            debug!(group = %want.group, %error, "the group had started already");
         }
         Ok(())
     }

@@ -8,16 +8,17 @@ use std::time::Duration;
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::Role;
 use corduroy_record::{GroupId, NodeId};
+use corduroy_storage::DiskLevel;
 use futures::future::join_all;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::partition::{EpochEnd, FoundOffset, Partition, PartitionError, ProduceSpec};
 
+use super::Shard;
 use super::mailbox::{
     EpochQuestion, FetchAnswer, FetchJob, OffsetQuestion, ProduceAnswer, ProduceJob,
 };
-use super::Shard;
 
 /// The answer to come; the order of what it appends is fixed already.
 pub type Ticket = Pin<Box<dyn Future<Output = ProduceAnswer>>>;
@@ -28,13 +29,31 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 impl Shard {
     /// Hands the batches to their partitions, in order, before it returns.
     pub fn produce(&self, job: ProduceJob) -> Ticket {
-        let ProduceJob { items, acks, deadline } = job;
+        let ProduceJob {
+            items,
+            acks,
+            deadline,
+        } = job;
+        if self.parts.store.disk_level() == DiskLevel::Critical {
+            // Followers' and internal writes go on; the reserve is for votes and metadata.
+            let full = PartitionError::new(
+                ErrorCode::KafkaStorageError,
+                "the disk of the leader is full: free space, or lower retention, and retry",
+            );
+            return Box::pin(std::future::ready(vec![Err(full); items.len()]));
+        }
         if let [_] = items.as_slice() {
             // The common case needs no list of futures.
             let mut items = items;
-            let Some(item) = items.pop() else { return Box::pin(async { Vec::new() }) };
+            let Some(item) = items.pop() else {
+                return Box::pin(async { Vec::new() });
+            };
             let ticket = match self.partition(item.group) {
-                Some(p) => p.produce(ProduceSpec { batch: item.batch, acks, deadline }),
+                Some(p) => p.produce(ProduceSpec {
+                    batch: item.batch,
+                    acks,
+                    deadline,
+                }),
                 None => Box::pin(std::future::ready(Err(self.not_here(item.group)))),
             };
             return Box::pin(async move { vec![ticket.await] });
@@ -42,7 +61,11 @@ impl Shard {
         let tickets: Vec<_> = items
             .into_iter()
             .map(|item| match self.partition(item.group) {
-                Some(p) => p.produce(ProduceSpec { batch: item.batch, acks, deadline }),
+                Some(p) => p.produce(ProduceSpec {
+                    batch: item.batch,
+                    acks,
+                    deadline,
+                }),
                 None => Box::pin(std::future::ready(Err(self.not_here(item.group)))),
             })
             .collect();
@@ -52,8 +75,11 @@ impl Shard {
     /// Reads until there is enough, an error, or no more time; `hurry` ends the wait early.
     pub async fn fetch(&self, job: FetchJob, mut hurry: oneshot::Receiver<()>) -> FetchAnswer {
         let waiter = Rc::new(Notify::new());
-        let partitions: Vec<Option<Rc<Partition>>> =
-            job.items.iter().map(|(group, _)| self.partition(*group)).collect();
+        let partitions: Vec<Option<Rc<Partition>>> = job
+            .items
+            .iter()
+            .map(|(group, _)| self.partition(*group))
+            .collect();
         let mut last = false;
         loop {
             // Registered before the read, so that nothing that comes between is missed.
@@ -94,7 +120,9 @@ impl Shard {
                 Ok(fetched) => {
                     // Only the first batch of the whole answer may exceed the limit (KIP-74).
                     while bytes > 0 && fetched.bytes > left {
-                        let Some(batch) = fetched.batches.pop() else { break };
+                        let Some(batch) = fetched.batches.pop() else {
+                            break;
+                        };
                         fetched.bytes = fetched.bytes.saturating_sub(batch.size_bytes());
                     }
                     bytes += fetched.bytes;
@@ -148,14 +176,18 @@ impl Shard {
                 Some(found.map(|(id, _, _)| *id).ok_or_else(|| {
                     PartitionError::new(
                         ErrorCode::InvalidReplicaAssignment,
-                        format!("node {node} holds no voting replica of {}", partition.name()),
+                        format!(
+                            "node {node} holds no voting replica of {}",
+                            partition.name()
+                        ),
                     )
                 })?)
             }
         };
-        replica.transfer_leader(target).await.map_err(|error| {
-            PartitionError::new(ErrorCode::LeaderNotAvailable, error.to_string())
-        })
+        replica
+            .transfer_leader(target)
+            .await
+            .map_err(|error| PartitionError::new(ErrorCode::LeaderNotAvailable, error.to_string()))
     }
 
     /// Moves every leadership away, so that the others go on without noticing.
@@ -165,9 +197,7 @@ impl Shard {
             .partitions
             .borrow()
             .values()
-            .filter(|p| {
-                p.replica().view().role == Role::Leader && p.replica().members().len() > 1
-            })
+            .filter(|p| p.replica().view().role == Role::Leader && p.replica().members().len() > 1)
             .map(|p| p.group())
             .collect();
         join_all(led.into_iter().map(|group| async move {
@@ -187,7 +217,10 @@ impl Shard {
                 "this topic does not exist (any more)",
             );
         }
-        let leader = self.metadata().leader(group).filter(|l| l.node != self.node());
+        let leader = self
+            .metadata()
+            .leader(group)
+            .filter(|l| l.node != self.node());
         PartitionError {
             code: ErrorCode::NotLeaderOrFollower,
             message: "this node holds no open replica of the partition".to_owned(),

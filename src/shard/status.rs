@@ -4,7 +4,7 @@ use corduroy_raft::{RaftMetrics, Role};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use corduroy_record::{GroupId, NodeId, TopicPartition};
+use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::StoreMetrics;
 
 use crate::controller::MetadataImage;
@@ -19,8 +19,6 @@ use super::Shard;
 pub struct PartitionStatus {
     /// The group.
     pub group: GroupId,
-    /// As users name it.
-    pub name: TopicPartition,
     /// Whether this replica leads.
     pub is_leader: bool,
     /// Whether its group sleeps.
@@ -36,8 +34,6 @@ pub struct PartitionStatus {
 /// One shard.
 #[derive(Clone, Debug)]
 pub struct ShardStatus {
-    /// Which one.
-    pub shard: u16,
     /// Messages that wait for it.
     pub mailbox_depth: usize,
     /// Its replicas.
@@ -86,7 +82,6 @@ impl Shard {
                 let state = partition.replica().log().state();
                 PartitionStatus {
                     group: partition.group(),
-                    name: partition.name().clone(),
                     is_leader: view.role == Role::Leader,
                     is_hibernating: partition.replica().is_asleep(),
                     is_damaged: state.damaged || state.no_vote,
@@ -96,7 +91,6 @@ impl Shard {
             })
             .collect();
         ShardStatus {
-            shard: self.index(),
             mailbox_depth: self
                 .handles()
                 .get(usize::from(self.index()))

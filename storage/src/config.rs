@@ -23,7 +23,9 @@ pub struct StoreConfig {
     /// Journal files at most: with their size, the bound of the journal and of recovery.
     pub journal_files_max: usize,
     /// Bytes of one partition in one turn up to which its entries are written into the journal
-    /// itself; above, the journal refers to the segment, which is then flushed in the turn.
+    /// itself; above, the journal refers to the segment, which is then flushed in the turn (the
+    /// few largest of a turn, that is: of many, the rest is inline too while there is room).
+    /// 0 forces references, `usize::MAX` forces inline.
     pub inline_bytes_max: usize,
     /// Budget of the recent-entries cache of the whole shard, in bytes. Entries that are not
     /// written yet stay beyond it.

@@ -251,9 +251,11 @@ impl Dump<'_> {
             "  segment {}: {end} bytes",
             name.unwrap_or_default()
         )?;
+        let first = segment.identity.base_index;
         let span = Span {
             segment,
             from: SEGMENT_HEADER_BYTES,
+            first,
             end,
         };
         let (mut lines, mut count) = (String::new(), 0);

@@ -27,6 +27,7 @@ mod journal;
 mod log;
 mod metrics;
 mod paths;
+mod placement;
 mod pool;
 mod recovery;
 mod registry;

@@ -211,10 +211,10 @@ impl Log {
     }
 
     /// Damage was met below the end: durable no-vote from here on (laws 4 and 8).
-    pub(crate) fn note_damage(&self, from: Option<LogIndex>, error: &StorageError) {
+    pub(crate) fn note_damage(&self, from: LogIndex, error: &StorageError) {
         let Ok(store) = self.store() else { return };
         let mut core = self.shared.core.borrow_mut();
-        let from = from.unwrap_or(core.start.index).max(core.start.index);
+        let from = from.max(core.start.index);
         if from >= core.next_index() || core.damaged_from.is_some_and(|known| known <= from) {
             return;
         }

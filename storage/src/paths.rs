@@ -28,13 +28,22 @@ pub(crate) fn partition_dir(root: &Path, group: GroupId) -> PathBuf {
     if group == GroupId::CONTROLLER {
         return root.join("controller");
     }
-    root.join("partitions")
+    partitions_dir(root)
         .join(group.topic.to_string())
         .join(group.partition.to_string())
 }
 
 pub(crate) fn state_file(dir: &Path) -> PathBuf {
     dir.join("state")
+}
+
+/// Marks a directory whose replica was removed: it may be cleared away.
+pub(crate) fn removed_mark(dir: &Path) -> PathBuf {
+    dir.join("removed")
+}
+
+pub(crate) fn partitions_dir(root: &Path) -> PathBuf {
+    root.join("partitions")
 }
 
 pub(crate) fn snapshot_file(dir: &Path) -> PathBuf {

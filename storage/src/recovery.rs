@@ -16,7 +16,7 @@ use crate::disk::Disk;
 use crate::error::{IoContext, StorageError};
 use crate::journal::{JournalEnd, read_shard};
 use crate::paths;
-use crate::registry::registered;
+use crate::registry::{Registration, registered};
 use crate::state::StateImage;
 use crate::store::load_replica;
 
@@ -52,6 +52,8 @@ pub fn recover(disk: &Arc<dyn Disk>, root: &Path) -> Result<RecoveryReport, Stor
         .during("list", root)?
         .into_iter()
         .collect();
+    restore_registrations(disk, root, &groups)?;
+    clear_removed(disk, root, &groups);
     let mut report = RecoveryReport {
         partitions: groups.len(),
         clean: true,
@@ -137,6 +139,51 @@ pub fn recover(disk: &Arc<dyn Disk>, root: &Path) -> Result<RecoveryReport, Stor
         "storage recovered"
     );
     Ok(report)
+}
+
+/// A damaged registration is written again from the state file, which carries the same identity.
+/// If that is damaged too, the replica cannot be opened, and the others can.
+fn restore_registrations(
+    disk: &dyn Disk,
+    root: &Path,
+    groups: &BTreeSet<GroupId>,
+) -> Result<(), StorageError> {
+    for group in groups {
+        match Registration::load(disk, root, *group) {
+            Ok(_) => {}
+            Err(StorageError::Damaged { .. }) => match load_replica(disk, root, *group) {
+                Ok(_) => tracing::warn!(%group, "a damaged registration was restored"),
+                Err(error @ StorageError::Damaged { .. }) => {
+                    tracing::error!(%group, %error, "a replica cannot be identified");
+                }
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Removes what the removal of a replica left behind when it was interrupted. Only directories
+/// that carry the mark: a lost registration must not cost the data.
+fn clear_removed(disk: &dyn Disk, root: &Path, groups: &BTreeSet<GroupId>) {
+    let partitions = paths::partitions_dir(root);
+    let registered: BTreeSet<_> = groups
+        .iter()
+        .map(|group| paths::partition_dir(root, *group))
+        .collect();
+    for topic in disk.list(&partitions).unwrap_or_default() {
+        let topic = partitions.join(topic);
+        for partition in disk.list(&topic).unwrap_or_default() {
+            let dir = topic.join(partition);
+            if disk.exists(&paths::removed_mark(&dir)) && !registered.contains(&dir) {
+                disk.remove_dir_all(&dir).ok();
+            }
+        }
+        if disk.list(&topic).is_ok_and(|names| names.is_empty()) {
+            disk.remove_dir_all(&topic).ok();
+        }
+    }
 }
 
 fn shards(disk: &dyn Disk, root: &Path) -> Result<Vec<usize>, StorageError> {

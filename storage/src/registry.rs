@@ -121,14 +121,15 @@ pub(crate) fn registered(disk: &dyn Disk, root: &Path) -> io::Result<Vec<GroupId
 /// All replicas registered in a data directory.
 ///
 /// # Errors
-/// The operating system's; `InvalidData` if a registration cannot be read.
+/// The operating system's. A registration that cannot be read is left out; recovery has said so.
 pub fn list_groups(disk: &dyn Disk, root: &Path) -> io::Result<Vec<(GroupId, ReplicaId)>> {
     let mut found = Vec::new();
     for group in registered(disk, root)? {
         match Registration::load(disk, root, group) {
             Ok(Some(registration)) => found.push((group, registration.replica)),
             Ok(None) => {}
-            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            Err(StorageError::Damaged { .. }) => {}
+            Err(error) => return Err(io::Error::other(error)),
         }
     }
     Ok(found)

@@ -11,7 +11,7 @@ use crate::entry::{AppliedBody, AppliedEntry, Entry, EntryHead, EntryKind};
 use crate::error::{IoContext, StorageError};
 use crate::frame::{self, ENVELOPE_BYTES, Envelope};
 use crate::index::IndexRow;
-use crate::segment::{SEGMENT_HEADER_BYTES, SegmentFile};
+use crate::segment::SegmentFile;
 
 /// Bytes read at once while frames are skipped or are small.
 const WINDOW_BYTES: usize = 64 << 10;
@@ -23,6 +23,8 @@ const WINDOW_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct Span {
     pub segment: Arc<SegmentFile>,
     pub from: u32,
+    /// The entry at `from`.
+    pub first: LogIndex,
     pub end: u32,
 }
 
@@ -38,7 +40,7 @@ pub(crate) enum Want {
 #[derive(Debug)]
 pub(crate) struct ScanError {
     pub error: StorageError,
-    /// The first entry that cannot be read, where the place is known to be damaged.
+    /// If the bytes are damaged: the first entry that cannot be read.
     pub damaged_from: Option<LogIndex>,
 }
 
@@ -89,12 +91,11 @@ fn walk(
     mut visit: impl FnMut(&mut Frame<'_, '_>) -> Result<ControlFlow<()>, ScanError>,
 ) -> Result<ControlFlow<()>, ScanError> {
     let segment = &span.segment;
-    let mut expected: Option<LogIndex> =
-        (span.from == SEGMENT_HEADER_BYTES).then_some(segment.identity.base_index);
+    let mut expected = span.first;
     let file = segment.open(disk).map_err(|error| match error {
         StorageError::Damaged { .. } => ScanError {
             error,
-            damaged_from: Some(segment.identity.base_index),
+            damaged_from: Some(span.first),
         },
         error => error.into(),
     })?;
@@ -108,9 +109,9 @@ fn walk(
     };
     let mut position = span.from;
     while position < span.end {
-        let damage = |what: String, expected: Option<LogIndex>| ScanError {
+        let damage = |what: String, expected: LogIndex| ScanError {
             error: segment.damage(&format!("frame at {position}: {what}")),
-            damaged_from: expected,
+            damaged_from: Some(expected),
         };
         let bytes = window.at(position, ENVELOPE_BYTES + BATCH_HEADER_BYTES)?;
         let envelope =
@@ -121,7 +122,7 @@ fn walk(
         if length > span.end - position {
             return Err(damage("it reaches beyond the end".to_owned(), expected));
         }
-        if expected.is_some_and(|expected| expected != envelope.head.index) {
+        if expected != envelope.head.index {
             return Err(damage(
                 format!("it holds entry {}", envelope.head.index),
                 expected,
@@ -136,7 +137,7 @@ fn walk(
         if visit(&mut frame)?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
-        expected = Some(envelope.head.index.next());
+        expected = envelope.head.index.next();
         position += length;
     }
     Ok(ControlFlow::Continue(()))
@@ -280,6 +281,7 @@ pub(crate) fn rebuild_index(
     disk: &dyn Disk,
     span: &Span,
     interval: u32,
+    rows_max: usize,
 ) -> Result<Vec<IndexRow>, ScanError> {
     let mut rows: Vec<IndexRow> = Vec::new();
     let mut max_timestamp_before = i64::MIN;
@@ -297,7 +299,11 @@ pub(crate) fn rebuild_index(
             });
         }
         max_timestamp_before = max_timestamp_before.max(max_timestamp);
-        ControlFlow::Continue(())
+        if rows.len() < rows_max {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
     })?;
     Ok(rows)
 }

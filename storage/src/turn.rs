@@ -21,6 +21,7 @@ use crate::journal::{
 };
 use crate::log::CheckpointDone;
 use crate::metrics::{TurnCounters, add};
+use crate::placement::{PlacementRules, place};
 use crate::pool::Pool;
 use crate::reserve::Reserve;
 use crate::segment::SegmentFile;
@@ -297,13 +298,14 @@ impl TurnWorker {
         }
     }
 
-    /// How many operations of the backlog fit into one turn, and which groups' entries the
-    /// journal itself holds.
+    /// How many operations of the backlog fit into one turn, which groups' entries the journal
+    /// itself holds, and the most that its records can come to.
     fn plan(&self) -> (usize, HashMap<GroupId, bool>, usize) {
         let capacity = JournalWriter::capacity_bytes(self.file_bytes);
-        let (ops_max, inline_max) = (capacity / 8 / SMALL_RECORD_BYTES_MAX, capacity / 2);
+        let ops_max = capacity / 8 / SMALL_RECORD_BYTES_MAX;
         let references_max = capacity / 4 / 64;
-        let mut bytes_by_group: HashMap<GroupId, usize> = HashMap::new();
+        let mut groups: Vec<(GroupId, usize)> = Vec::new();
+        let mut places: HashMap<GroupId, usize> = HashMap::new();
         let (mut count, mut bytes, mut entries) = (0, 0, 0);
         for op in &self.backlog {
             if let Action::Append(append) = &op.action {
@@ -313,28 +315,24 @@ impl TurnWorker {
                 }
                 bytes += append.frame_bytes;
                 entries += append.entries.len();
-                *bytes_by_group.entry(op.group).or_default() += append.frame_bytes;
+                let place = *places.entry(op.group).or_insert(groups.len());
+                if place == groups.len() {
+                    groups.push((op.group, 0));
+                }
+                groups[place].1 += append.frame_bytes;
             }
             count += 1;
             if count >= ops_max.max(1) {
                 break;
             }
         }
-        let mut inline_bytes = 0;
-        let mut inline = HashMap::with_capacity(bytes_by_group.len());
-        // In the order of the operations, so that a simulation repeats itself.
-        for op in self.backlog.iter().take(count) {
-            let Some(bytes) = bytes_by_group.remove(&op.group) else {
-                continue;
-            };
-            let fits = bytes <= self.inline_bytes_max && inline_bytes + bytes <= inline_max;
-            if fits {
-                inline_bytes += bytes;
-            }
-            inline.insert(op.group, fits);
-        }
-        let body_max = inline_bytes + entries * 64 + count * SMALL_RECORD_BYTES_MAX;
-        (count, inline, body_max)
+        let rules = PlacementRules {
+            inline_bytes_max: self.inline_bytes_max,
+            budget_bytes: capacity / 2,
+        };
+        let placement = place(groups, rules);
+        let body_max = placement.inline_bytes + entries * 64 + count * SMALL_RECORD_BYTES_MAX;
+        (count, placement.inline, body_max)
     }
 
     /// Writes the next turn: segments first, then the journal. Nothing is durable yet.

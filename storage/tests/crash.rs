@@ -12,14 +12,23 @@ use support::{
     small_store,
 };
 
-/// Runs the workload until the disk fails or the work is done. Returns the subjects.
-async fn work(
-    disk: &SimDisk,
-    env: &corduroy_env::Env,
+/// What a workload is made of.
+#[derive(Clone, Copy)]
+struct Plan {
     seed: u64,
+    logs: u32,
     count: usize,
     inline_bytes_max: usize,
-) -> Vec<Subject> {
+}
+
+/// Runs the workload until the disk fails or the work is done. Returns the subjects.
+async fn work(disk: &SimDisk, env: &corduroy_env::Env, plan: Plan) -> Vec<Subject> {
+    let Plan {
+        seed,
+        logs,
+        count,
+        inline_bytes_max,
+    } = plan;
     let mut subjects = Vec::new();
     let Ok(_) = recover(disk) else {
         return subjects;
@@ -27,7 +36,7 @@ async fn work(
     let Ok(store) = open_store(disk, small_store(inline_bytes_max), env) else {
         return subjects;
     };
-    for number in 0..3 {
+    for number in 0..logs {
         match Subject::create(&store, number).await {
             Ok(subject) => subjects.push(subject),
             Err(_) => return subjects,
@@ -35,8 +44,21 @@ async fn work(
     }
     let mut random = Random(seed);
     for _ in 0..count {
-        let subject = &subjects[random.below(3) as usize];
-        let action = Action::random(&mut random);
+        let subject = &subjects[random.below(u64::from(logs)) as usize];
+        // Many logs: short operations alone, so that the journal goes round and files are used
+        // again while some logs have not been checkpointed.
+        let action = if logs > 3 {
+            match random.below(3) {
+                0 => Action::Vote,
+                _ => Action::Append {
+                    count: 1,
+                    records: 1,
+                    bytes: 300,
+                },
+            }
+        } else {
+            Action::random(&mut random)
+        };
         if subject.perform(&action).await.is_err() {
             return subjects;
         }
@@ -48,14 +70,19 @@ async fn work(
 }
 
 /// One run with the power failing at `step`. Returns whether it got that far.
-fn crash_at(step: u64, seed: u64, count: usize, inline_bytes_max: usize) -> bool {
+fn crash_at(step: u64, plan: Plan) -> bool {
+    let Plan {
+        seed,
+        inline_bytes_max,
+        ..
+    } = plan;
     let context = format!("seed {seed} step {step} inline {inline_bytes_max}");
     let disk = SimDisk::new();
     disk.crash_at_step(step);
     let subjects = simulate(seed, |env| {
         let disk = disk.clone();
         async move {
-            let subjects = work(&disk, &env, seed, count, inline_bytes_max).await;
+            let subjects = work(&disk, &env, plan).await;
             // Whatever was under way settles: callbacks fire, with errors or without.
             for _ in 0..20 {
                 tokio::task::yield_now().await;
@@ -140,10 +167,10 @@ fn crash_at(step: u64, seed: u64, count: usize, inline_bytes_max: usize) -> bool
     reached
 }
 
-fn crash_everywhere(seed: u64, count: usize, inline_bytes_max: usize) {
-    let mut step = 0;
-    while crash_at(step, seed, count, inline_bytes_max) {
-        step += 1;
+fn crash_everywhere(plan: Plan, stride: u64) {
+    let mut step = plan.seed % stride;
+    while crash_at(step, plan) {
+        step += stride;
     }
     assert!(
         step > 100,
@@ -151,23 +178,45 @@ fn crash_everywhere(seed: u64, count: usize, inline_bytes_max: usize) {
     );
 }
 
+fn plan(seed: u64, inline_bytes_max: usize) -> Plan {
+    Plan {
+        seed,
+        logs: 3,
+        count: 60,
+        inline_bytes_max,
+    }
+}
+
 #[test]
 fn inline_at_every_step() {
-    for seed in 1..4 {
-        crash_everywhere(seed, 60, usize::MAX);
+    for seed in 1..3 {
+        crash_everywhere(plan(seed, usize::MAX), 1);
     }
 }
 
 #[test]
 fn by_reference_at_every_step() {
-    for seed in 11..14 {
-        crash_everywhere(seed, 60, 0);
+    for seed in 11..13 {
+        crash_everywhere(plan(seed, 0), 1);
     }
 }
 
 #[test]
 fn mixed_at_every_step() {
-    for seed in 21..24 {
-        crash_everywhere(seed, 60, 1200);
+    for seed in 21..23 {
+        crash_everywhere(plan(seed, 1200), 1);
     }
+}
+
+#[test]
+fn journal_files_used_again_at_every_second_step() {
+    crash_everywhere(
+        Plan {
+            seed: 31,
+            logs: 9,
+            count: 110,
+            inline_bytes_max: 10_000,
+        },
+        2,
+    );
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use corduroy_record::{LogIndex, Offset, ReplicaId, Term};
-use corduroy_storage::{AppendDone, Disk, DiskFile, NewEntry, OpenMode, Payload, SimDisk, Vote};
+use corduroy_storage::{AppendDone, Disk, NewEntry, OpenMode, Payload, SimDisk, Vote};
 use support::{batch, group, observe, open_store, recover, root, saved, simulate, small_log};
 
 fn golden_dir() -> PathBuf {
@@ -20,7 +20,10 @@ fn write_history(disk: &SimDisk, inline_bytes_max: usize, clean: bool) {
     simulate(42, |env| async move {
         recover(disk).unwrap();
         let store = open_store(disk, support::small_store(inline_bytes_max), &env).unwrap();
-        let log = store.create_log(group(3), ReplicaId::new(77), small_log()).await.unwrap();
+        let log = store
+            .create_log(group(3), ReplicaId::new(77), small_log())
+            .await
+            .unwrap();
         let payloads = [
             Payload::Membership(Bytes::from_static(b"one, two, three")),
             Payload::Blank,
@@ -38,7 +41,11 @@ fn write_history(disk: &SimDisk, inline_bytes_max: usize, clean: bool) {
             log.append(vec![entry], AppendDone::default()).unwrap();
             log.flush().await.unwrap();
         }
-        let vote = Vote { term: Term::new(2), voted_for: Some(ReplicaId::new(5)), committed: true };
+        let vote = Vote {
+            term: Term::new(2),
+            voted_for: Some(ReplicaId::new(5)),
+            committed: true,
+        };
         log.save_vote(vote).await.unwrap();
         log.save_committed((Term::new(2), LogIndex::new(3)));
         log.save_tables(
@@ -49,7 +56,9 @@ fn write_history(disk: &SimDisk, inline_bytes_max: usize, clean: bool) {
         )
         .await
         .unwrap();
-        log.save_snapshot(saved((Term::new(1), LogIndex::new(1)), Offset::ZERO)).await.unwrap();
+        log.save_snapshot(saved((Term::new(1), LogIndex::new(1)), Offset::ZERO))
+            .await
+            .unwrap();
         log.truncate_after(Some(LogIndex::new(3))).await.unwrap();
         if clean {
             store.close().await.unwrap();
@@ -62,10 +71,17 @@ fn names(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
     disk.files()
         .into_iter()
         .map(|path| {
-            let name = path.strip_prefix(root()).unwrap().to_string_lossy().replace('/', "__");
+            let name = path
+                .strip_prefix(root())
+                .unwrap()
+                .to_string_lossy()
+                .replace('/', "__");
             let mut bytes = disk.bytes(&path).unwrap();
             // The zeros that a journal file was pre-written with.
-            let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            let end = bytes
+                .iter()
+                .rposition(|byte| *byte != 0)
+                .map_or(0, |last| last + 1);
             bytes.truncate(end);
             (name, bytes)
         })
@@ -86,7 +102,10 @@ fn check(case: &str, inline_bytes_max: usize, clean: bool) {
     }
     for (name, bytes) in &written {
         let kept = std::fs::read(dir.join(name)).unwrap_or_default();
-        let at = kept.iter().zip(bytes).position(|(kept, written)| kept != written);
+        let at = kept
+            .iter()
+            .zip(bytes)
+            .position(|(kept, written)| kept != written);
         assert!(
             kept == *bytes,
             "{case}/{name}: {} bytes kept, {} written, first difference at {at:?}",
@@ -114,11 +133,19 @@ fn check(case: &str, inline_bytes_max: usize, clean: bool) {
         let shown = corduroy_storage::dump(&disk, &root(), true, &mut text).unwrap();
         assert_eq!(shown.problems, Vec::<String>::new());
         let report = recover(&disk).unwrap();
-        assert_eq!((report.clean, report.damaged.len()), (clean, 0), "{report:?}");
+        assert_eq!(
+            (report.clean, report.damaged.len()),
+            (clean, 0),
+            "{report:?}"
+        );
         let store = open_store(&disk, support::small_store(0), &env).unwrap();
         let log = store.open_log(group(3), small_log()).unwrap();
         let seen = observe(&log).await.unwrap();
-        let kinds: Vec<String> = seen.entries.iter().map(|entry| format!("{entry:?}")).collect();
+        let kinds: Vec<String> = seen
+            .entries
+            .iter()
+            .map(|entry| format!("{entry:?}"))
+            .collect();
         assert_eq!(
             kinds,
             [
@@ -131,7 +158,10 @@ fn check(case: &str, inline_bytes_max: usize, clean: bool) {
         assert_eq!(log.state().next_offset, Offset::new(3));
         assert_eq!(log.state().vote.unwrap().voted_for, Some(ReplicaId::new(5)));
         assert_eq!(log.snapshot().unwrap().at.1, LogIndex::new(1));
-        assert_eq!(log.tables().unwrap().tables, Bytes::from_static(b"tables of 3"));
+        assert_eq!(
+            log.tables().unwrap().tables,
+            Bytes::from_static(b"tables of 3")
+        );
     });
 }
 

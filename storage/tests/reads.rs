@@ -12,7 +12,12 @@ fn fill(log: &Log, timestamps: &[i64]) {
     let append = |payload| {
         let index = log.state().last.map_or(0, |(_, index)| index.get() + 1);
         let (term, index) = (Term::new(1), LogIndex::new(index));
-        let entry = NewEntry { term, index, base_offset: None, payload };
+        let entry = NewEntry {
+            term,
+            index,
+            base_offset: None,
+            payload,
+        };
         log.append(vec![entry], AppendDone::default()).unwrap();
     };
     for (number, timestamp) in timestamps.iter().enumerate() {
@@ -28,7 +33,10 @@ fn with_log(timestamps: &'static [i64], run: impl AsyncFnOnce(Log)) {
     simulate(1, |env| async move {
         recover(&disk).unwrap();
         let store = open_store(&disk, small_store(700), &env).unwrap();
-        let log = store.create_log(group(0), ReplicaId::new(1), small_log()).await.unwrap();
+        let log = store
+            .create_log(group(0), ReplicaId::new(1), small_log())
+            .await
+            .unwrap();
         fill(&log, timestamps);
         log.flush().await.unwrap();
         assert!(log.segment_boundaries().len() > 2);
@@ -37,7 +45,10 @@ fn with_log(timestamps: &'static [i64], run: impl AsyncFnOnce(Log)) {
 }
 
 fn offsets(batches: &[Batch]) -> Vec<i64> {
-    batches.iter().map(|batch| batch.header().base_offset.get()).collect()
+    batches
+        .iter()
+        .map(|batch| batch.header().base_offset.get())
+        .collect()
 }
 
 const RISING: [i64; 40] = {
@@ -56,7 +67,10 @@ fn offsets_are_read_in_whole_batches_within_the_limits() {
         let end = Offset::new(80);
         for from in 0..80 {
             for bytes_max in [0, 1500, usize::MAX] {
-                let found = log.read_offsets(Offset::new(from), end, bytes_max).await.unwrap();
+                let found = log
+                    .read_offsets(Offset::new(from), end, bytes_max)
+                    .await
+                    .unwrap();
                 let first = found[0].header().base_offset.get();
                 assert_eq!(first, from / 2 * 2, "from {from}");
                 let bytes: usize = found.iter().map(Batch::size_bytes).sum();
@@ -66,11 +80,22 @@ fn offsets_are_read_in_whole_batches_within_the_limits() {
             }
         }
         // Nothing at or beyond the high watermark.
-        let found = log.read_offsets(Offset::new(10), Offset::new(16), usize::MAX).await.unwrap();
+        let found = log
+            .read_offsets(Offset::new(10), Offset::new(16), usize::MAX)
+            .await
+            .unwrap();
         assert_eq!(offsets(&found), [10, 12, 14]);
-        assert!(log.read_offsets(Offset::new(16), Offset::new(16), 100).await.unwrap().is_empty());
+        assert!(
+            log.read_offsets(Offset::new(16), Offset::new(16), 100)
+                .await
+                .unwrap()
+                .is_empty()
+        );
         assert!(log.read_offsets(end, end, 100).await.unwrap().is_empty());
-        assert!(log.read_offsets_cached(Offset::ZERO, end, 100).is_none(), "nothing was evicted");
+        assert!(
+            log.read_offsets_cached(Offset::ZERO, end, 100).is_none(),
+            "nothing was evicted"
+        );
         assert!(log.read_offsets_cached(Offset::new(78), end, 100).is_some());
     });
 }
@@ -83,12 +108,25 @@ fn a_timestamp_finds_the_first_batch_that_reaches_it() {
             let expected = RISING.iter().position(|timestamp| *timestamp >= target);
             let found = log.find_timestamp(target, end).await.unwrap();
             let found = found.map(|batch| batch.header().base_offset.get());
-            assert_eq!(found, expected.map(|number| 2 * number as i64), "target {target}");
+            assert_eq!(
+                found,
+                expected.map(|number| 2 * number as i64),
+                "target {target}"
+            );
         }
-        assert!(log.find_timestamp(1200, Offset::new(10)).await.unwrap().is_none());
+        assert!(
+            log.find_timestamp(1200, Offset::new(10))
+                .await
+                .unwrap()
+                .is_none()
+        );
         let highest = log.find_max_timestamp(end).await.unwrap().unwrap();
         assert_eq!(highest.header().base_offset, Offset::new(78));
-        let highest = log.find_max_timestamp(Offset::new(20)).await.unwrap().unwrap();
+        let highest = log
+            .find_max_timestamp(Offset::new(20))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(highest.header().base_offset, Offset::new(18));
     });
 }
@@ -104,10 +142,22 @@ fn timestamps_out_of_order_are_found_as_well() {
             let expected = JUMPING.iter().position(|timestamp| *timestamp >= target);
             let found = log.find_timestamp(target, end).await.unwrap();
             let found = found.map(|batch| batch.header().base_offset.get());
-            assert_eq!(found, expected.map(|number| 2 * number as i64), "target {target}");
+            assert_eq!(
+                found,
+                expected.map(|number| 2 * number as i64),
+                "target {target}"
+            );
         }
-        let highest = log.find_max_timestamp(Offset::new(44)).await.unwrap().unwrap();
-        assert_eq!(highest.header().base_offset, Offset::new(16), "the first of several");
+        let highest = log
+            .find_max_timestamp(Offset::new(44))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            highest.header().base_offset,
+            Offset::new(16),
+            "the first of several"
+        );
     });
 }
 
@@ -115,10 +165,17 @@ fn timestamps_out_of_order_are_found_as_well() {
 fn a_moved_log_start_hides_what_is_before_it() {
     with_log(&RISING, async |log| {
         let prev = (Term::new(1), LogIndex::new(19));
-        let offset = log.read(LogIndex::new(20), LogIndex::new(21), 1).await.unwrap()[0]
+        let offset = log
+            .read(LogIndex::new(20), LogIndex::new(21), 1)
+            .await
+            .unwrap()[0]
             .head
             .base_offset;
-        let start = LogStart { index: LogIndex::new(20), offset, prev: Some(prev) };
+        let start = LogStart {
+            index: LogIndex::new(20),
+            offset,
+            prev: Some(prev),
+        };
         assert!(matches!(
             log.set_log_start(start).await,
             Err(StorageError::NotCovered { .. })
@@ -126,17 +183,30 @@ fn a_moved_log_start_hides_what_is_before_it() {
         log.save_snapshot(saved(prev, offset)).await.unwrap();
         let segments = log.segment_boundaries().len();
         log.set_log_start(start).await.unwrap();
-        assert!(log.segment_boundaries().len() < segments, "no segment was dropped");
+        assert!(
+            log.segment_boundaries().len() < segments,
+            "no segment was dropped"
+        );
         assert!(matches!(
             log.read(LogIndex::new(19), LogIndex::new(22), 10).await,
             Err(StorageError::OutOfRange { .. })
         ));
         assert_eq!(log.term_of(LogIndex::new(19)), Some(Term::new(1)));
         assert_eq!(log.term_of(LogIndex::new(18)), None);
-        let found = log.read_offsets(Offset::ZERO, Offset::new(80), 10).await.unwrap();
+        let found = log
+            .read_offsets(Offset::ZERO, Offset::new(80), 10)
+            .await
+            .unwrap();
         assert!(found[0].header().base_offset >= offset.min(found[0].header().base_offset));
-        let found = log.find_timestamp(0, Offset::new(80)).await.unwrap().unwrap();
-        assert!(found.header().base_offset >= offset, "a batch before the log's start");
+        let found = log
+            .find_timestamp(0, Offset::new(80))
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(
+            found.header().base_offset >= offset,
+            "a batch before the log's start"
+        );
     });
 }
 

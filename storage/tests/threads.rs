@@ -92,7 +92,15 @@ fn many_partitions_share_turns_and_callbacks_keep_their_order() {
                     })),
                 };
                 // Small and large ones: inline and by reference in the same turns.
-                append(log, if number.is_multiple_of(4) { 40_000 } else { 300 }, done);
+                append(
+                    log,
+                    if number.is_multiple_of(4) {
+                        40_000
+                    } else {
+                        300
+                    },
+                    done,
+                );
             }
             tokio::task::yield_now().await;
         }

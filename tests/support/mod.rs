@@ -45,7 +45,9 @@ pub fn free_ports(count: usize) -> Vec<u16> {
     let held: Vec<TcpListener> = (0..count)
         .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
         .collect();
-    held.iter().map(|l| l.local_addr().expect("bound").port()).collect()
+    held.iter()
+        .map(|l| l.local_addr().expect("bound").port())
+        .collect()
 }
 
 /// Polls `condition` until it holds; panics with `what` when patience ends.
@@ -137,6 +139,21 @@ impl Node {
         });
     }
 
+    /// One number of its metrics page, without labels.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let mut stream = TcpStream::connect_timeout(&self.admin, ASK_WAIT).ok()?;
+        stream.set_read_timeout(Some(ASK_WAIT)).ok()?;
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            self.admin
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page).ok()?;
+        page.lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+
     /// Its process id.
     pub fn pid(&self) -> i32 {
         let id = self.child.as_ref().expect("running").id();
@@ -160,7 +177,11 @@ impl Node {
         self.signal("TERM");
         let mut child = self.child.take().expect("running");
         let status = child.wait().expect("wait");
-        assert!(status.success(), "node {} ended with {status} on SIGTERM", self.id);
+        assert!(
+            status.success(),
+            "node {} ended with {status} on SIGTERM",
+            self.id
+        );
     }
 
     /// Sends a signal by name (STOP, CONT, TERM).
@@ -181,8 +202,16 @@ impl Node {
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
             .expect("a process's status");
-        let line = status.lines().find(|l| l.starts_with("VmRSS")).expect("VmRSS");
-        let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("number");
+        let line = status
+            .lines()
+            .find(|l| l.starts_with("VmRSS"))
+            .expect("VmRSS");
+        let kib: u64 = line
+            .split_whitespace()
+            .nth(1)
+            .expect("a number")
+            .parse()
+            .expect("number");
         kib * 1024
     }
 }
@@ -262,7 +291,11 @@ impl Cluster {
             "the cluster did not become healthy: {}{}\n{}",
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr),
-            self.nodes.iter().map(|n| tail(&n.log())).collect::<Vec<_>>().join("\n---\n")
+            self.nodes
+                .iter()
+                .map(|n| tail(&n.log()))
+                .collect::<Vec<_>>()
+                .join("\n---\n")
         );
     }
 
@@ -279,23 +312,32 @@ impl Cluster {
     pub fn leader(&self, topic: &str, partition: usize) -> i32 {
         let mut leader = -1;
         wait_until(&format!("{topic}/{partition} has a living leader"), || {
-            let Some(found) = self.partition(topic, partition) else { return false };
-            let Ok(index) = usize::try_from(found.leader - 1) else { return false };
+            let Some(found) = self.partition(topic, partition) else {
+                return false;
+            };
+            let Ok(index) = usize::try_from(found.leader - 1) else {
+                return false;
+            };
             let node = &self.nodes[index];
             leader = found.leader;
             node.is_running()
                 && !node.stopped
-                && node.partition(topic, partition).is_some_and(|own| own.leader == leader)
+                && node
+                    .partition(topic, partition)
+                    .is_some_and(|own| own.leader == leader)
         });
         leader
     }
 
     /// Waits until `count` replicas of a partition are in sync.
     pub fn wait_in_sync(&self, topic: &str, partition: usize, count: usize) {
-        wait_until(&format!("{count} replicas of {topic}/{partition} are in sync"), || {
-            self.partition(topic, partition)
-                .is_some_and(|found| found.leader >= 0 && found.isr.len() == count)
-        });
+        wait_until(
+            &format!("{count} replicas of {topic}/{partition} are in sync"),
+            || {
+                self.partition(topic, partition)
+                    .is_some_and(|found| found.leader >= 0 && found.isr.len() == count)
+            },
+        );
     }
 
     /// A raw connection to a node.

@@ -74,7 +74,11 @@ impl Traffic {
             let (bootstrap, topic) = (bootstrap.to_owned(), topic.to_owned());
             move || block_on(produce(&bootstrap, &topic, partitions, &stop, &acked))
         });
-        Traffic { stop, acked, thread }
+        Traffic {
+            stop,
+            acked,
+            thread,
+        }
     }
 
     /// Records acknowledged so far.
@@ -159,7 +163,10 @@ async fn produce(
         }
     });
     let partitions = futures::future::join_all(lanes).await.into_iter().collect();
-    Ledger { topic: topic.to_owned(), partitions }
+    Ledger {
+        topic: topic.to_owned(),
+        partitions,
+    }
 }
 
 impl Ledger {
@@ -170,12 +177,20 @@ impl Ledger {
 
     /// Longest time between two acknowledgements of one partition.
     pub fn gap(&self) -> Duration {
-        self.partitions.values().map(|p| p.gap).max().unwrap_or_default()
+        self.partitions
+            .values()
+            .map(|p| p.gap)
+            .max()
+            .unwrap_or_default()
     }
 
     /// The first failures, for a message.
     pub fn failures(&self) -> Vec<&(u64, String, bool)> {
-        self.partitions.values().flat_map(|p| &p.failed).take(5).collect()
+        self.partitions
+            .values()
+            .flat_map(|p| &p.failed)
+            .take(5)
+            .collect()
     }
 
     /// Reads everything back: each acknowledged record is there once, at its offset; nothing is
@@ -195,8 +210,11 @@ impl Ledger {
 
 /// Everything below the high watermark: (offset, value).
 pub async fn read_all(client: &Client, topic: &str, partition: i32) -> Vec<(i64, String)> {
-    let mut reader =
-        client.read(topic).partition(partition).from(From::Earliest).until_high_watermark();
+    let mut reader = client
+        .read(topic)
+        .partition(partition)
+        .from(From::Earliest)
+        .until_high_watermark();
     let mut found = Vec::new();
     while let Some(batch) = reader.next().await {
         for record in batch.expect("readable").records() {
@@ -211,32 +229,54 @@ fn judge(place: &str, ledger: &PartitionLedger, found: &[(i64, String)]) {
     let numbers: Vec<(i64, u64)> = found
         .iter()
         .map(|(offset, value)| {
-            let n = value.split(' ').next().expect("a number").parse().expect("a number");
+            let n = value
+                .split(' ')
+                .next()
+                .expect("a number")
+                .parse()
+                .expect("a number");
             (*offset, n)
         })
         .collect();
     for pair in numbers.windows(2) {
-        let [(offset_a, a), (offset_b, b)] = pair else { unreachable!("windows of two") };
+        let [(offset_a, a), (offset_b, b)] = pair else {
+            unreachable!("windows of two")
+        };
         assert!(
             b > a,
             "{place}: record {b} at {offset_b} follows record {a} at {offset_a}: {}",
-            if numbers.iter().filter(|(_, n)| n == b).count() > 1 { "duplicated" } else { "reordered" }
+            if numbers.iter().filter(|(_, n)| n == b).count() > 1 {
+                "duplicated"
+            } else {
+                "reordered"
+            }
         );
         assert_eq!(*offset_b, offset_a + 1, "{place}: offsets have no gaps");
     }
     let by_number: BTreeMap<u64, i64> = numbers.iter().map(|(offset, n)| (*n, *offset)).collect();
-    let lost: Vec<_> =
-        ledger.acked.iter().filter(|(n, _)| !by_number.contains_key(n)).take(5).collect();
+    let lost: Vec<_> = ledger
+        .acked
+        .iter()
+        .filter(|(n, _)| !by_number.contains_key(n))
+        .take(5)
+        .collect();
     assert!(
         lost.is_empty(),
         "{place}: {} acknowledged records lost, the first are {lost:?} of {} (there: {}..={:?})",
-        ledger.acked.iter().filter(|(n, _)| !by_number.contains_key(n)).count(),
+        ledger
+            .acked
+            .iter()
+            .filter(|(n, _)| !by_number.contains_key(n))
+            .count(),
         ledger.acked.len(),
         numbers.first().map_or(0, |(_, n)| *n),
         numbers.last(),
     );
     for (n, offset) in &ledger.acked {
-        assert_eq!(by_number[n], *offset, "{place}: record {n} is not where its ack said");
+        assert_eq!(
+            by_number[n], *offset,
+            "{place}: record {n} is not where its ack said"
+        );
     }
     for (n, error, maybe) in &ledger.failed {
         assert!(

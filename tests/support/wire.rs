@@ -17,9 +17,7 @@ use corduroy_protocol::{
     ErrorCode, FetchedPartition, Request, Response, StrBytes, decode_fetch_response,
     decode_response, encode_request,
 };
-use corduroy_record::{
-    Batch, BatchBuilder, BuilderOptions, ProducerEpoch, ProducerId, parse_many,
-};
+use corduroy_record::{Batch, BatchBuilder, BuilderOptions, ProducerEpoch, ProducerId, parse_many};
 
 /// How long one raw answer may take.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -65,20 +63,32 @@ impl Wire {
         let stream = TcpStream::connect_timeout(&addr, answer_wait)?;
         stream.set_read_timeout(Some(answer_wait))?;
         stream.set_nodelay(true)?;
-        Ok(Wire { stream, correlation_id: 0 })
+        Ok(Wire {
+            stream,
+            correlation_id: 0,
+        })
     }
 
     fn exchange(&mut self, version: i16, request: &Request) -> io::Result<Bytes> {
         self.correlation_id += 1;
-        let frame =
-            encode_request(request.key(), version, self.correlation_id, Some("test"), request)
-                .expect("the request can be encoded");
+        let frame = encode_request(
+            request.key(),
+            version,
+            self.correlation_id,
+            Some("test"),
+            request,
+        )
+        .expect("the request can be encoded");
         self.stream.write_all(&frame)?;
         let mut length = [0; 4];
         self.stream.read_exact(&mut length)?;
         let mut body = vec![0; u32::from_be_bytes(length) as usize];
         self.stream.read_exact(&mut body)?;
-        assert_eq!(body[..4], self.correlation_id.to_be_bytes(), "answers keep their order");
+        assert_eq!(
+            body[..4],
+            self.correlation_id.to_be_bytes(),
+            "answers keep their order"
+        );
         Ok(Bytes::from(body))
     }
 
@@ -103,7 +113,10 @@ impl Wire {
             panic!("not an answer to Metadata");
         };
         let brokers = response.brokers.iter().map(|b| b.node_id.0).collect();
-        let topic = response.topics.first().expect("the topic that was asked for");
+        let topic = response
+            .topics
+            .first()
+            .expect("the topic that was asked for");
         let ids = |nodes: &[BrokerId]| nodes.iter().map(|n| n.0).collect::<Vec<_>>();
         let mut partitions: Vec<(i32, PartitionMetadata)> = topic
             .partitions
@@ -139,8 +152,9 @@ impl Wire {
         let data = PartitionProduceData::default()
             .with_index(partition)
             .with_records(Some(batch.to_bytes()));
-        let data =
-            TopicProduceData::default().with_name(name(topic)).with_partition_data(vec![data]);
+        let data = TopicProduceData::default()
+            .with_name(name(topic))
+            .with_partition_data(vec![data]);
         let request = ProduceRequest::default()
             .with_acks(acks)
             .with_timeout_ms(i32::try_from(timeout.as_millis()).expect("short"))
@@ -166,8 +180,9 @@ impl Wire {
             .with_partition_index(partition)
             .with_current_leader_epoch(-1)
             .with_timestamp(timestamp);
-        let question =
-            ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![question]);
+        let question = ListOffsetsTopic::default()
+            .with_name(name(topic))
+            .with_partitions(vec![question]);
         let request = ListOffsetsRequest::default()
             .with_replica_id(BrokerId(-1))
             .with_topics(vec![question]);
@@ -192,7 +207,9 @@ impl Wire {
             .with_fetch_offset(from)
             .with_log_start_offset(-1)
             .with_partition_max_bytes(8 << 20);
-        let question = FetchTopic::default().with_topic(name(topic)).with_partitions(vec![question]);
+        let question = FetchTopic::default()
+            .with_topic(name(topic))
+            .with_partitions(vec![question]);
         let request = FetchRequest::default()
             .with_replica_id(BrokerId(-1))
             .with_max_wait_ms(i32::try_from(wait.as_millis()).expect("short"))
@@ -202,8 +219,16 @@ impl Wire {
             .with_topics(vec![question]);
         let frame = self.exchange(11, &Request::Fetch(request))?;
         let (_, view) = decode_fetch_response(11, frame).expect("an answer to Fetch");
-        let topic = view.topics.into_iter().next().expect("the topic that was asked for");
-        Ok(topic.partitions.into_iter().next().expect("the partition that was asked for"))
+        let topic = view
+            .topics
+            .into_iter()
+            .next()
+            .expect("the topic that was asked for");
+        Ok(topic
+            .partitions
+            .into_iter()
+            .next()
+            .expect("the partition that was asked for"))
     }
 
     /// A fresh idempotent producer.
@@ -211,8 +236,7 @@ impl Wire {
         let request = InitProducerIdRequest::default()
             .with_transactional_id(None::<TransactionalId>)
             .with_transaction_timeout_ms(i32::MAX);
-        let Response::InitProducerId(response) =
-            self.call(2, &Request::InitProducerId(request))?
+        let Response::InitProducerId(response) = self.call(2, &Request::InitProducerId(request))?
         else {
             panic!("not an answer to InitProducerId");
         };
@@ -246,7 +270,9 @@ pub fn batch(
         .as_millis();
     let now = i64::try_from(now).expect("before the year 292 million");
     for value in values {
-        builder.push(now, None, Some(value.as_ref()), &[]).expect("it fits");
+        builder
+            .push(now, None, Some(value.as_ref()), &[])
+            .expect("it fits");
     }
     builder.finish()
 }

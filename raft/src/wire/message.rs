@@ -205,6 +205,9 @@ pub(crate) struct VoteAsk {
     pub(crate) last: Option<WireLogId>,
     /// The candidate was told to campaign. Honoured only under law 12.
     pub(crate) leadership_transfer: bool,
+    /// Most of the group lost log; every voter has answered, and the candidate's log is the longest
+    /// (law 8).
+    pub(crate) all_answered: bool,
 }
 
 #[derive(Archive, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]

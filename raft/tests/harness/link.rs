@@ -41,8 +41,7 @@ impl Links {
         if let Some(link) = self.links.borrow().get(&(from, to)) {
             return link.addr;
         }
-        let any = "127.0.0.1:0".parse().expect("an address");
-        let listener = self.env.listen(any).await.expect("a free port");
+        let listener = self.listen().await;
         let link = Rc::new(Link {
             addr: listener.local_addr().expect("bound"),
             cut: Cell::new(false),
@@ -54,6 +53,18 @@ impl Links {
         let addr = link.addr;
         self.links.borrow_mut().insert((from, to), link);
         addr
+    }
+
+    /// A port that stays ours while nobody listens on it: below those that the operating system
+    /// gives to outgoing connections.
+    async fn listen(&self) -> Listener {
+        loop {
+            let port = 10_000 + self.env.random_below(20_000);
+            let addr = format!("127.0.0.1:{port}").parse().expect("an address");
+            if let Ok(listener) = self.env.listen(addr).await {
+                return listener;
+            }
+        }
     }
 
     fn serve(self: &Rc<Self>, link: &Rc<Link>, listener: Listener, to: i32) {

@@ -202,12 +202,18 @@ impl Cluster {
 
     /// The process dies: what its disk was told stays, sockets close.
     pub async fn kill(&mut self, id: i32) {
+        self.end(id, None).await;
+    }
+
+    /// The machine loses its power: what was not flushed may be gone.
+    pub async fn power_off(&mut self, id: i32, seed: u64) {
+        self.end(id, Some(seed)).await;
+    }
+
+    async fn end(&mut self, id: i32, power_loss: Option<u64>) {
         let links = self.links.clone();
-        self.nodes
-            .get_mut(&id)
-            .expect("a node of the cluster")
-            .kill(&links)
-            .await;
+        let node = self.nodes.get_mut(&id).expect("a node of the cluster");
+        node.kill(&links, power_loss).await;
     }
 
     pub fn replica(&self, id: i32) -> Replica {

@@ -23,6 +23,7 @@ pub struct TestNode {
     pub disk: SimDisk,
     pub log_config: LogConfig,
     pub padding_bytes: usize,
+    pub shards: u16,
     /// The next start finds an empty disk, on which the operator registers the old replica as
     /// damaged.
     pub lose_disk: bool,
@@ -32,7 +33,8 @@ pub struct TestNode {
 }
 
 struct Running {
-    shard: RaftShard,
+    shards: Vec<RaftShard>,
+    host: usize,
     detector: FailureDetector,
     store: Store,
     replica: Replica,
@@ -48,6 +50,7 @@ impl TestNode {
             disk: SimDisk::new(),
             log_config: LogConfig::default(),
             padding_bytes: 0,
+            shards: 1,
             lose_disk: false,
             real_root: None,
             running: None,
@@ -93,47 +96,61 @@ impl TestNode {
         let mut tasks = vec![env.spawn_local(async move { flushing.run().await })];
 
         let book = AddressBook::new();
-        let identity = Identity {
+        let incarnation = env.random_u64();
+        let identity = |shard: u16| Identity {
             node: NodeId::new(self.id),
-            incarnation: env.random_u64(),
-            shard: 0,
-            shards: 1,
+            incarnation,
+            shard,
+            shards: self.shards,
             cluster: ClusterTag::unknown(),
         };
         let casts = Rc::new(RefCell::new(Vec::new()));
-        let heard = casts.clone();
-        let hooks = ShardHooks {
-            forward: Box::new(|_, _| panic!("one shard forwards nothing")),
-            shard_of: Box::new(|_| 0),
-            on_call: Rc::new(|from, request| {
-                let answer = format!("{} from {from}", String::from_utf8_lossy(&request));
-                Box::pin(async move { Bytes::from(answer) })
-            }),
-            on_cast: Rc::new(move |_, message| heard.borrow_mut().push(message)),
-        };
-        let shard = RaftShard::new(
-            env.clone(),
-            config.clone(),
-            identity.clone(),
-            store.clone(),
-            book.clone(),
-            hooks,
-        );
+        // Different nodes place the group on different shards.
+        let host = self.id as usize % self.shards as usize;
+        let shards: Rc<RefCell<Vec<RaftShard>>> = Rc::default();
+        for shard in 0..self.shards {
+            let heard = casts.clone();
+            let (others, forwarding) = (shards.clone(), env.clone());
+            let hooks = ShardHooks {
+                forward: Box::new(move |shard, frame| {
+                    // As through a mailbox: not from within the sender.
+                    let target = others.borrow()[shard as usize].clone();
+                    forwarding.spawn_local(async move { target.deliver(frame) });
+                }),
+                shard_of: Box::new(move |_| host as u16),
+                on_call: Rc::new(|from, request| {
+                    let answer = format!("{} from {from}", String::from_utf8_lossy(&request));
+                    Box::pin(async move { Bytes::from(answer) })
+                }),
+                on_cast: Rc::new(move |_, message| heard.borrow_mut().push(message)),
+            };
+            let opened = RaftShard::new(
+                env.clone(),
+                config.clone(),
+                identity(shard),
+                store.clone(),
+                book.clone(),
+                hooks,
+            );
+            shards.borrow_mut().push(opened);
+        }
 
         let any = "127.0.0.1:0".parse().expect("an address");
         let listener = env.listen(any).await.expect("a free port");
         let addr = listener.local_addr().expect("bound");
-        let (accepting, accept_env) = (shard.clone(), env.clone());
+        let (accepting, accept_env) = (shards.clone(), env.clone());
         tasks.push(env.spawn_local(async move {
             loop {
                 let Ok((mut stream, _)) = listener.accept().await else {
                     continue;
                 };
-                let shard = accepting.clone();
+                let shards = accepting.clone();
                 accept_env.spawn_local(async move {
                     if let Ok(hello) = read_hello(&mut stream).await {
                         assert!(hello.purpose != Purpose::Peer || hello.node != NodeId::new(-1));
-                        shard.adopt(stream, hello);
+                        let shards = shards.borrow();
+                        let shard = hello.target_shard as usize % shards.len();
+                        shards[shard].adopt(stream, hello);
                     }
                 });
             }
@@ -147,15 +164,19 @@ impl TestNode {
             }
         }
 
-        let told = shard.clone();
+        let told = shards.clone();
         let detector = FailureDetector::new(
             env.clone(),
             config.clone(),
-            identity,
+            identity(0),
             book,
-            Box::new(move |node, state| match state {
-                PeerState::Down => told.node_down(node),
-                PeerState::Up => told.node_up(node),
+            Box::new(move |node, state| {
+                for shard in told.borrow().iter() {
+                    match state {
+                        PeerState::Down => shard.node_down(node),
+                        PeerState::Up => shard.node_up(node),
+                    }
+                }
             }),
         );
         tasks.push(env.spawn_local(detector.clone().run()));
@@ -180,12 +201,14 @@ impl TestNode {
             replica: replica_id(self.id),
             log,
         };
-        let replica = shard
+        let shards = shards.borrow().clone();
+        let replica = shards[host]
             .open(spec, machine.clone())
             .await
             .expect("the replica opens");
         self.running = Some(Running {
-            shard,
+            shards,
+            host,
             detector,
             store,
             replica,
@@ -195,7 +218,9 @@ impl TestNode {
         });
     }
 
-    pub async fn kill(&mut self, links: &Rc<Links>) {
+    /// Ends the process. With a seed the machine loses its power too: of what was not flushed, an
+    /// arbitrary part is gone.
+    pub async fn kill(&mut self, links: &Rc<Links>, power_loss: Option<u64>) {
         let Some(running) = self.running.take() else {
             return;
         };
@@ -203,8 +228,13 @@ impl TestNode {
         for task in &running.tasks {
             task.abort();
         }
-        self.disk.kill_process();
-        running.shard.close().await;
+        match power_loss {
+            Some(seed) => self.disk.crash(seed),
+            None => self.disk.kill_process(),
+        }
+        for shard in &running.shards {
+            shard.close().await;
+        }
         drop(running.store);
     }
 
@@ -221,7 +251,7 @@ impl TestNode {
     }
 
     pub fn shard(&self) -> &RaftShard {
-        &self.get().shard
+        &self.get().shards[self.get().host]
     }
 
     pub fn detector(&self) -> &FailureDetector {

@@ -12,7 +12,7 @@ use crate::cache::EntryCache;
 use crate::config::LogConfig;
 use crate::entry::{LogStart, LogState, Vote};
 use crate::epochs::EpochTable;
-use crate::index::SparseIndex;
+use crate::index::{IndexRow, SparseIndex};
 use crate::scan::Span;
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentFile};
 use crate::state::{JournalPlace, SegmentImage, StateImage};
@@ -269,37 +269,55 @@ impl LogCore {
         self.clean_segment = self.clean_segment.max(done.clean_segment);
     }
 
-    /// The parts of segments from `position` of the first on that hold entries below `to`.
-    pub(crate) fn spans(
-        &self,
-        first: usize,
-        position: u32,
-        to: LogIndex,
-        spans_max: usize,
-    ) -> Vec<Span> {
-        let mut from = Some(position);
-        self.segments
-            .iter()
-            .skip(first)
-            .take(spans_max)
-            .take_while(|segment| segment.base_index() < to)
-            .map(|segment| Span {
-                segment: segment.file.clone(),
-                from: from.take().unwrap_or(SEGMENT_HEADER_BYTES),
-                end: self.readable_end(segment),
-            })
-            .filter(|span| span.from < span.end)
-            .collect()
-    }
-
-    /// Where a read of a segment's file has to stop: frames behind it may not be written yet.
-    /// The cache holds every entry from there on.
-    pub(crate) fn readable_end(&self, segment: &Segment) -> u32 {
+    /// Where reading from the disk has to stop in a segment: nothing behind the durable end is
+    /// known to be written.
+    fn end_on_disk(&self, segment: &Segment) -> u32 {
         match self.durable.segment {
             Some((id, _)) if segment.id() < id => segment.end,
             Some((id, end)) if segment.id() == id => segment.end.min(end),
-            Some(_) | None => 0,
+            _ => SEGMENT_HEADER_BYTES,
         }
+    }
+
+    /// The part of a segment that begins at the last index row for which `before` holds.
+    pub(crate) fn span(&self, at: usize, before: impl Fn(&IndexRow) -> bool) -> Option<Span> {
+        let segment = self.segments.get(at)?;
+        let end = self.end_on_disk(segment);
+        let row = segment.index.floor(|row| before(row) && row.position < end);
+        Some(Span {
+            segment: segment.file.clone(),
+            from: row.map_or(SEGMENT_HEADER_BYTES, |row| row.position),
+            first: row.map_or(segment.base_index(), |row| row.index),
+            end,
+        })
+    }
+
+    /// That part, and whole segments after it as far as they hold entries below `to`.
+    pub(crate) fn spans(
+        &self,
+        at: usize,
+        before: impl Fn(&IndexRow) -> bool,
+        to: LogIndex,
+        spans_max: usize,
+    ) -> Vec<Span> {
+        let first = self.span(at, before);
+        let rest = self
+            .segments
+            .iter()
+            .skip(at + 1)
+            .take_while(|segment| segment.base_index() < to)
+            .map(|segment| Span {
+                segment: segment.file.clone(),
+                from: SEGMENT_HEADER_BYTES,
+                first: segment.base_index(),
+                end: self.end_on_disk(segment),
+            });
+        first
+            .into_iter()
+            .chain(rest)
+            .filter(|span| span.from < span.end)
+            .take(spans_max)
+            .collect()
     }
 }
 
@@ -318,7 +336,7 @@ pub(crate) fn clamp(
 pub(crate) struct UnstoredRows {
     pub segment: Arc<SegmentFile>,
     pub first: u32,
-    pub rows: Vec<crate::index::IndexRow>,
+    pub rows: Vec<IndexRow>,
     /// Position of the last row before these.
     pub stored_last_position: Option<u32>,
     pub sealed: bool,

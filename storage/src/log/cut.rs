@@ -83,16 +83,7 @@ impl Log {
     /// The part of the segment of `index` that begins at or before it.
     fn span_from(&self, index: LogIndex) -> Option<Span> {
         let core = self.shared.core.borrow();
-        let segment = &core.segments[core.segment_of(index)?];
-        let from = segment
-            .index
-            .floor(|row| row.index <= index && row.position < segment.end)
-            .map_or(SEGMENT_HEADER_BYTES, |row| row.position);
-        Some(Span {
-            segment: segment.file.clone(),
-            from,
-            end: segment.end,
-        })
+        core.span(core.segment_of(index)?, |row| row.index <= index)
     }
 
     fn cut_at(
@@ -242,6 +233,7 @@ impl Log {
         let span = Span {
             segment: segment.file.clone(),
             from: SEGMENT_HEADER_BYTES,
+            first: segment.base_index(),
             end: segment.end,
         };
         // The whole way from the segment's start, in full: an index row could be wrong as well.

@@ -11,7 +11,6 @@ use crate::index;
 use crate::metrics::add;
 use crate::paths;
 use crate::scan::{self, ScanError, Span, Want};
-use crate::segment::SEGMENT_HEADER_BYTES;
 
 /// Segments that one read looks into at first.
 const SPANS_MAX: usize = 16;
@@ -45,7 +44,7 @@ impl Log {
             if self.shared.core.borrow().generation != generation {
                 continue;
             }
-            return found;
+            return self.not_empty(from, found.map_err(|error| self.scan_failed(error))?);
         }
     }
 
@@ -80,8 +79,8 @@ impl Log {
         Some(entries)
     }
 
-    /// Reads what apply needs of entries `from..to`, at most 4,096 of them: of a batch the
-    /// header alone.
+    /// Reads what apply needs of entries `from..to`: of a batch the header alone. At most 4,096
+    /// of them, and fewer where the cache begins; at least one if the range holds any.
     ///
     /// # Errors
     /// As [`Log::read`].
@@ -115,7 +114,7 @@ impl Log {
             if self.shared.core.borrow().generation != generation {
                 continue;
             }
-            return found;
+            return self.not_empty(from, found.map_err(|error| self.scan_failed(error))?);
         }
     }
 
@@ -159,7 +158,8 @@ impl Log {
             if self.shared.core.borrow().generation != generation {
                 continue;
             }
-            let batches: Vec<Batch> = found?.into_iter().filter_map(batch_of).collect();
+            let found = found.map_err(|error| self.scan_failed(error))?;
+            let batches: Vec<Batch> = found.into_iter().filter_map(batch_of).collect();
             if batches.is_empty() && !is_all {
                 // Many segments without a single batch: look into all of them.
                 spans_max = usize::MAX;
@@ -201,6 +201,15 @@ impl Log {
         Some(batches)
     }
 
+    /// A range within the log holds entries, wherever they are.
+    fn not_empty<T>(&self, from: LogIndex, found: Vec<T>) -> Result<Vec<T>, StorageError> {
+        if found.is_empty() {
+            let what = format!("entry {from} is nowhere");
+            return Err(StorageError::damaged(self.shared.group, what));
+        }
+        Ok(found)
+    }
+
     fn count_cached(&self) {
         if let Some(store) = self.shared.store.upgrade() {
             store.cached_reads.set(store.cached_reads.get() + 1);
@@ -229,37 +238,44 @@ impl Log {
         let missing =
             || StorageError::damaged(self.shared.group, format!("no segment holds entry {from}"));
         let first = core.segment_of(from).ok_or_else(missing)?;
-        let segment = &core.segments[first];
-        let position = segment
-            .index
-            .floor(|row| row.index <= from && row.position < segment.end)
-            .map_or(SEGMENT_HEADER_BYTES, |row| row.position);
-        Ok((
-            core.spans(first, position, until, SPANS_MAX),
-            until,
-            core.generation,
-        ))
+        let spans = core.spans(first, |row| row.index <= from, until, SPANS_MAX);
+        Ok((spans, until, core.generation))
     }
 
-    /// Runs a scan on the read pool and takes note of damage.
+    /// Runs a scan on the read pool. Its error is judged by [`Log::scan_failed`], and only if
+    /// the log was not cut meanwhile: a cut takes files away.
     pub(super) async fn scan<T: Send + 'static>(
         &self,
         spans: Vec<Span>,
         run: impl FnOnce(&dyn crate::disk::Disk, &[Span]) -> Result<T, ScanError> + Send + 'static,
-    ) -> Result<T, StorageError> {
+    ) -> Result<T, ScanError> {
         let store = self.store()?;
         add(&store.counters.cold_reads, 1);
         let disk = store.disk.clone();
-        let found = store.readers.call(move || run(&*disk, &spans)).await?;
-        found.map_err(|error| self.scan_failed(error))
+        store.readers.call(move || run(&*disk, &spans)).await?
     }
 
-    /// Notes damage that a reader met; gives the error to report.
-    pub(super) fn scan_failed(&self, error: ScanError) -> StorageError {
-        if matches!(error.error, StorageError::Damaged { .. }) {
-            self.note_damage(error.damaged_from, &error.error);
+    /// Takes note of damage that a reader met; gives the error to report.
+    pub(super) fn scan_failed(
+        &self,
+        ScanError {
+            error,
+            damaged_from,
+        }: ScanError,
+    ) -> StorageError {
+        let (first, end) = {
+            let core = self.shared.core.borrow();
+            (core.start.index, core.next_index())
+        };
+        match damaged_from {
+            // The log's start has moved on, and the file is gone with the entries.
+            Some(asked) if asked < first => StorageError::OutOfRange { asked, first, end },
+            Some(from) => {
+                self.note_damage(from, &error);
+                error
+            }
+            None => error,
         }
-        error.error
     }
 
     /// Makes the index rows of the segment of `index` ready for a look-up.
@@ -281,7 +297,7 @@ impl Log {
 
     /// Loads the index rows of one segment; rebuilds them where their file is damaged.
     pub(super) async fn load_index(&self, at: usize) -> Result<(), StorageError> {
-        let (file, stored, end, interval) = {
+        let (span, stored, interval) = {
             let core = self.shared.core.borrow();
             let Some(segment) = core.segments.get(at) else {
                 return Ok(());
@@ -291,30 +307,22 @@ impl Log {
             }
             let stored = segment.index.stored_count();
             let interval = core.config.index_interval_bytes;
-            (
-                segment.file.clone(),
-                stored,
-                core.readable_end(segment),
-                interval,
-            )
+            let Some(span) = core.span(at, |_| false) else {
+                return Ok(());
+            };
+            (span, stored, interval)
         };
-        let identity = file.identity;
+        let identity = span.segment.identity;
         let path = paths::index_file(&self.shared.dir, identity.base_offset.get(), identity.id);
         let store = self.store()?;
         let disk = store.disk.clone();
-        let span = Span {
-            segment: file,
-            from: SEGMENT_HEADER_BYTES,
-            end,
-        };
         let loaded = store.readers.call(move || {
             match index::load_rows(&*disk, &path, identity.salt, stored)? {
                 Some(rows) => Ok(rows),
                 None => {
                     tracing::warn!(index = %path.display(),
                         "an index is missing or damaged; it is rebuilt from its segment");
-                    let mut rows = scan::rebuild_index(&*disk, &span, interval)?;
-                    rows.truncate(stored as usize);
+                    let rows = scan::rebuild_index(&*disk, &span, interval, stored as usize)?;
                     // What could not be stored again is rebuilt again next time.
                     index::store_rows(&*disk, &path, identity.salt, 0, &rows).ok();
                     Ok::<_, ScanError>(rows)
@@ -365,10 +373,10 @@ fn batch_of(entry: Entry) -> Option<Batch> {
 
 fn spans_from_offset(core: &LogCore, from: Offset, spans_max: usize) -> Option<Vec<Span>> {
     let first = core.segment_of_offset(from)?;
-    let segment = &core.segments[first];
-    let position = segment
-        .index
-        .floor(|row| row.offset <= from && row.position < segment.end)
-        .map_or(SEGMENT_HEADER_BYTES, |row| row.position);
-    Some(core.spans(first, position, core.next_index(), spans_max))
+    Some(core.spans(
+        first,
+        |row| row.offset <= from,
+        core.next_index(),
+        spans_max,
+    ))
 }

@@ -139,7 +139,7 @@ impl Log {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 let start = self.shared.core.borrow().start.index;
-                self.note_damage(Some(start), &error);
+                self.note_damage(start, &error);
                 None
             }
         }

@@ -1,20 +1,27 @@
 //! Entries found by timestamp, for ListOffsets.
 
+use std::cmp::Reverse;
 use std::ops::ControlFlow;
 
 use corduroy_record::{Batch, LogIndex, Offset};
 
-use super::Log;
+use super::{Log, LogCore};
 use crate::entry::{EntryKind, Payload};
 use crate::error::StorageError;
 use crate::scan::{self, Span};
-use crate::segment::SEGMENT_HEADER_BYTES;
 
 /// A batch that a search has found.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     index: LogIndex,
     max_timestamp: i64,
+}
+
+impl Found {
+    /// The later timestamp wins, of equal ones the earlier entry.
+    fn order(&self) -> (i64, Reverse<LogIndex>) {
+        (self.max_timestamp, Reverse(self.index))
+    }
 }
 
 impl Log {
@@ -29,6 +36,7 @@ impl Log {
         upto: Offset,
     ) -> Result<Option<Batch>, StorageError> {
         'again: loop {
+            self.flush_written().await?;
             let generation = self.shared.core.borrow().generation;
             let mut at = 0;
             while let Some((id, base, highest)) = self.segment_brief(at) {
@@ -50,7 +58,11 @@ impl Log {
                         .scan(vec![span], move |disk, spans| {
                             first_reaching(disk, spans, start.index, target_millis, upto)
                         })
-                        .await?;
+                        .await;
+                    if self.shared.core.borrow().generation != generation {
+                        continue 'again;
+                    }
+                    let found = found.map_err(|error| self.scan_failed(error))?;
                     if let Some(found) = found {
                         return self.batch_at(found.index).await;
                     }
@@ -67,48 +79,35 @@ impl Log {
     /// # Errors
     /// As [`Log::read`].
     pub async fn find_max_timestamp(&self, upto: Offset) -> Result<Option<Batch>, StorageError> {
-        let mut segments: Vec<(i64, u32, Span)> = {
-            let core = self.shared.core.borrow();
-            core.segments
-                .iter()
-                .filter(|segment| segment.end > SEGMENT_HEADER_BYTES)
-                .map(|segment| {
-                    let (from, end) = (SEGMENT_HEADER_BYTES, segment.end);
-                    let span = Span {
-                        segment: segment.file.clone(),
-                        from,
-                        end,
-                    };
-                    (segment.max_timestamp, segment.id(), span)
-                })
-                .collect()
-        };
-        // Highest bound first; among equals the older segment.
-        segments.sort_by_key(|(bound, id, _)| (std::cmp::Reverse(*bound), *id));
-        let start = self.shared.core.borrow().start;
-        let mut best: Option<Found> = None;
-        for (bound, _, span) in segments {
-            if best.is_some_and(|best| best.max_timestamp >= bound) {
-                break;
-            }
+        'again: loop {
             self.flush_written().await?;
-            let found = self
-                .scan(vec![span], move |disk, spans| {
-                    highest(disk, spans, start.index, upto)
-                })
-                .await?;
-            if let Some(found) = found
-                && best.is_none_or(|best| {
-                    (found.max_timestamp, std::cmp::Reverse(found.index))
-                        > (best.max_timestamp, std::cmp::Reverse(best.index))
-                })
-            {
-                best = Some(found);
+            let (segments, start, generation) = {
+                let core = self.shared.core.borrow();
+                (spans_by_timestamp(&core), core.start, core.generation)
+            };
+            let mut best: Option<Found> = None;
+            for (bound, span) in segments {
+                if best.is_some_and(|best| best.max_timestamp >= bound) {
+                    break;
+                }
+                let found = self
+                    .scan(vec![span], move |disk, spans| {
+                        highest(disk, spans, start.index, upto)
+                    })
+                    .await;
+                if self.shared.core.borrow().generation != generation {
+                    continue 'again;
+                }
+                if let Some(found) = found.map_err(|error| self.scan_failed(error))?
+                    && best.is_none_or(|best| best.order() < found.order())
+                {
+                    best = Some(found);
+                }
             }
-        }
-        match best {
-            Some(best) => self.batch_at(best.index).await,
-            None => Ok(None),
+            return match best {
+                Some(best) => self.batch_at(best.index).await,
+                None => Ok(None),
+            };
         }
     }
 
@@ -136,17 +135,7 @@ impl Log {
     /// durable.
     fn span_before_timestamp(&self, at: usize, target_millis: i64) -> Option<Span> {
         let core = self.shared.core.borrow();
-        let segment = core.segments.get(at)?;
-        let from = segment
-            .index
-            .floor(|row| row.max_timestamp_before < target_millis && row.position < segment.end)
-            .map_or(SEGMENT_HEADER_BYTES, |row| row.position);
-        let end = core.readable_end(segment);
-        Some(Span {
-            segment: segment.file.clone(),
-            from: from.min(end),
-            end,
-        })
+        core.span(at, |row| row.max_timestamp_before < target_millis)
     }
 
     async fn batch_at(&self, index: LogIndex) -> Result<Option<Batch>, StorageError> {
@@ -156,6 +145,17 @@ impl Log {
             _ => None,
         }))
     }
+}
+
+/// Whole segments with a bound of their timestamps, the highest bound first; among equals the
+/// older segment.
+fn spans_by_timestamp(core: &LogCore) -> Vec<(i64, Span)> {
+    let mut spans: Vec<(i64, Span)> = (0..core.segments.len())
+        .filter_map(|at| Some((core.segments[at].max_timestamp, core.span(at, |_| false)?)))
+        .filter(|(_, span)| span.from < span.end)
+        .collect();
+    spans.sort_by_key(|(bound, _)| Reverse(*bound));
+    spans
 }
 
 fn first_reaching(

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use super::run::Runner;
 use super::{CacheBudget, Pins, Queue, Store, StoreInner};
 use crate::config::{IoMode, JOURNAL_FILE_BYTES_MIN, LogConfig, StoreConfig};
-use crate::disk::{Disk, create_dir_durably};
+use crate::disk::{Disk, create_dir_durably, replace_file};
 use crate::entry::LogStart;
 use crate::error::{IoContext, StorageError};
 use crate::journal::JournalWriter;
@@ -264,7 +264,14 @@ impl Store {
         let (disk, root) = (inner.disk.clone(), inner.config.root.clone());
         let unregister = {
             let (disk, root) = (disk.clone(), root.clone());
-            move || Registration::remove(&*disk, &root, group)
+            move || {
+                let dir = paths::partition_dir(&root, group);
+                if disk.exists(&dir) {
+                    let mark = paths::removed_mark(&dir);
+                    replace_file(&*disk, &mark, &[]).during("write", &mark)?;
+                }
+                Registration::remove(&*disk, &root, group)
+            }
         };
         inner.keeper.call(unregister).await??;
         inner.keeper.run(move || {

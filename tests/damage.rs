@@ -1,0 +1,294 @@
+//! Disks that lie and disks that are full.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests drive real processes with real time"
+)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use corduroy_protocol::ErrorCode;
+use support::traffic::{block_on, client, read_all};
+use support::wire::batch;
+use support::{Cluster, alone, wait_until};
+
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// The largest segment file of a topic's only partition on a node.
+fn segment(data_dir: &Path) -> PathBuf {
+    let mut largest = (0, PathBuf::new());
+    let mut dirs = vec![data_dir.join("partitions")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).expect("a directory").flatten() {
+            let meta = entry.metadata().expect("metadata");
+            let path = entry.path();
+            if meta.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|e| e == "log") && meta.len() > largest.0 {
+                largest = (meta.len(), path);
+            }
+        }
+    }
+    largest.1
+}
+
+/// Flips one bit of the record that carries `needle`.
+fn flip(path: &Path, needle: &str) {
+    let bytes = fs::read(path).expect("a segment");
+    let at = bytes
+        .windows(needle.len())
+        .position(|window| window == needle.as_bytes())
+        .expect("the record is in the segment");
+    let file = fs::File::options()
+        .write(true)
+        .open(path)
+        .expect("writable");
+    file.write_at(&[bytes[at] ^ 1], at as u64).expect("written");
+}
+
+fn produce(cluster: &Cluster, topic: &str, value: &str) {
+    wait_until("a record is acknowledged", || {
+        let leader = cluster.leader(topic, 0);
+        cluster
+            .wire(leader)
+            .produce((topic, 0), -1, ANSWER, &batch(None, &[value]))
+            .is_ok_and(|produced| produced.error == ErrorCode::None)
+    });
+}
+
+fn check_flipped(extra: &[&str], stop: fn(&mut support::Node)) {
+    let mut cluster = Cluster::start_with(3, extra);
+    let topic = "flipped";
+    cluster.create_topic(topic, 1, &[]);
+    let value = |n: i64| format!("record number {n:04} {}", "x".repeat(500));
+    for n in 0..60 {
+        produce(&cluster, topic, &value(n));
+    }
+    let victim = cluster.leader(topic, 0) % 3 + 1;
+    stop(cluster.node(victim));
+    let data_dir = cluster.node(victim).data_dir.clone();
+    flip(&segment(&data_dir), "record number 0030");
+    cluster.node(victim).start();
+    for n in 60..70 {
+        produce(&cluster, topic, &value(n));
+    }
+    let expected: Vec<(i64, String)> = (0..70).map(|n| (n, value(n))).collect();
+    // As leader it serves every record as it was written, whatever it takes to get there: either
+    // the damage was met at the start and refetched, or the read meets it and another one leads.
+    wait_until(
+        "the node of the flipped bit leads and serves everything",
+        || {
+            cluster.wait_in_sync(topic, 0, 3);
+            let _retried = cluster.run(&[
+                "partition",
+                "lead",
+                &format!("{topic}/0"),
+                &victim.to_string(),
+            ]);
+            let leads = || {
+                cluster
+                    .partition(topic, 0)
+                    .is_some_and(|found| found.leader == victim)
+            };
+            if !leads() {
+                return false;
+            }
+            let found = block_on(async {
+                let client = client(&cluster.bootstrap()).await;
+                let mut reader = client
+                    .read(topic)
+                    .partition(0)
+                    .from(corduroy_client::From::Earliest)
+                    .until_high_watermark();
+                let mut found = Vec::new();
+                let read = async {
+                    while let Some(batch) = reader.next().await {
+                        for record in batch.ok()?.records() {
+                            let value = String::from_utf8(record.value()?.to_vec()).ok()?;
+                            found.push((record.offset(), value));
+                        }
+                    }
+                    Some(())
+                };
+                match tokio::time::timeout(ANSWER, read).await {
+                    Ok(Some(())) => Some(found),
+                    _ => None,
+                }
+            });
+            let Some(found) = found else { return false };
+            assert_eq!(
+                found, expected,
+                "a consumer sees what was written, or nothing"
+            );
+            leads()
+        },
+    );
+    // Not only in memory: the node's own files are whole again.
+    cluster.node(victim).terminate();
+    let dump = Command::new(support::corduroy())
+        .args(["debug", "log-dump", &data_dir.to_string_lossy(), "--verify"])
+        .output()
+        .expect("it runs");
+    assert!(
+        dump.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&dump.stdout),
+        String::from_utf8_lossy(&dump.stderr)
+    );
+    let others = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
+    assert_eq!(others, expected);
+}
+
+#[test]
+fn a_flipped_bit_after_kill_9_is_refetched() {
+    let _alone = alone();
+    // By reference: the journal does not hold the bytes a second time.
+    check_flipped(
+        &["--set", "storage.inline.bytes.max=1"],
+        support::Node::kill,
+    );
+}
+
+#[test]
+fn a_flipped_bit_after_a_clean_stop_is_refetched() {
+    let _alone = alone();
+    check_flipped(&[], support::Node::terminate);
+}
+
+/// A tmpfs that goes away with its owner.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn mount(dir: &Path, bytes: u64) -> Option<Tmpfs> {
+        fs::create_dir_all(dir).expect("a directory");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"])
+            .arg(dir)
+            .output()
+            .is_ok_and(|output| output.status.success());
+        mounted.then(|| Tmpfs(dir.to_owned()))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_produce_and_recovers_without_a_restart() {
+    let _alone = alone();
+    let sets = [
+        "--set",
+        "storage.journal.file.bytes=1048576",
+        "--set",
+        "storage.journal.files.max=4",
+        "--set",
+        "storage.reserve.bytes=1048576",
+        "--set",
+        "storage.disk.critical.bytes=4194304",
+        "--set",
+        "storage.disk.low.bytes=8388608",
+    ];
+    let mut cluster = Cluster::plan(1, &sets);
+    let data_dir = cluster.nodes[0].data_dir.clone();
+    let Some(_tmpfs) = Tmpfs::mount(&data_dir, 64 << 20) else {
+        eprintln!("skipped: mounting a tmpfs needs root");
+        return;
+    };
+    cluster.nodes[0].start();
+    cluster.wait_healthy();
+    let topic = "full";
+    cluster.create_topic(topic, 1, &[]);
+    produce(&cluster, topic, "before");
+
+    let free = |dir: &Path| {
+        let output = Command::new("df")
+            .args(["--output=avail", "-B1"])
+            .arg(dir)
+            .output();
+        let text = String::from_utf8(output.expect("df").stdout).expect("UTF-8");
+        text.lines()
+            .nth(1)
+            .expect("a line")
+            .trim()
+            .parse::<u64>()
+            .expect("a number")
+    };
+    let filler = data_dir.join("somebody-elses-file");
+    // All but the last 64 KiB.
+    let size = free(&data_dir).saturating_sub(64 << 10);
+    fs::write(&filler, vec![1u8; usize::try_from(size).expect("small")]).expect("it fits");
+    let big = "b".repeat(60_000);
+    let mut wire = cluster.wire(1);
+    let mut acked = 0;
+    let mut refusal = None;
+    wait_until("produce is refused", || {
+        let produced = wire
+            .produce(
+                (topic, 0),
+                -1,
+                Duration::from_secs(3),
+                &batch(None, &[&big]),
+            )
+            .expect("the node lives and answers");
+        match produced.error {
+            ErrorCode::None => acked += 1,
+            other => refusal = Some(other),
+        }
+        refusal.is_some()
+    });
+    eprintln!("{acked} more records fitted, then {refusal:?}");
+    assert!(
+        cluster.nodes[0]
+            .metric("corduroy_storage_disk_free_bytes")
+            .is_some(),
+        "it lives"
+    );
+    let seen = wire
+        .fetch(topic, 0, 0, Duration::from_secs(1))
+        .expect("reads are served");
+    assert_eq!(seen.error, ErrorCode::None, "reads are served");
+
+    fs::remove_file(&filler).expect("removed");
+    let mut offset = -1;
+    wait_until("produce is taken again without a restart", || {
+        let mut wire = cluster.wire(1);
+        let produced = wire.produce(
+            (topic, 0),
+            -1,
+            Duration::from_secs(3),
+            &batch(None, &["after"]),
+        );
+        match produced {
+            Ok(produced) if produced.error == ErrorCode::None => {
+                offset = produced.base_offset;
+                true
+            }
+            _ => false,
+        }
+    });
+    let read = |cluster: &Cluster| {
+        block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await })
+    };
+    let found = read(&cluster);
+    assert_eq!(found[0], (0, "before".to_owned()));
+    assert_eq!(
+        found.iter().find(|(at, _)| *at == offset),
+        Some(&(offset, "after".to_owned()))
+    );
+    assert!(found.iter().filter(|(_, value)| *value == big).count() >= acked);
+    cluster.nodes[0].kill();
+    cluster.nodes[0].start();
+    cluster.wait_healthy();
+    cluster.leader(topic, 0);
+    assert_eq!(read(&cluster), found, "the same after kill -9");
+    cluster.nodes[0].kill();
+}
