@@ -7,7 +7,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corduroy_client::{Acks, Record};
 use corduroy_protocol::ErrorCode;
@@ -16,6 +16,9 @@ use support::wire::{Wire, batch, values};
 use support::{Cluster, alone, wait_until};
 
 const ANSWER: Duration = Duration::from_secs(10);
+
+/// DESIGN.md 5.5 says 3 s after the last word of a majority; a loaded machine may take longer.
+const ISOLATED_MAX: Duration = Duration::from_secs(10);
 
 /// Sends one record to whoever leads, until it is taken.
 fn produce_all(cluster: &Cluster, topic: &str, value: &str) -> i64 {
@@ -157,10 +160,16 @@ fn an_isolated_leader_refuses_and_stops_naming_itself() {
         assert_ne!(produced.error, ErrorCode::None, "acked by a minority");
         produced.error == ErrorCode::NotEnoughReplicas
     });
+    let refused = Instant::now();
     wait_until("the leader stops naming itself", || {
         let (brokers, _, partitions) = wire.metadata(topic).expect("answered");
         partitions[0].leader != leader && !brokers.contains(&leader)
     });
+    assert!(
+        refused.elapsed() < ISOLATED_MAX,
+        "it took {:?}",
+        refused.elapsed()
+    );
     let error = block_on(async {
         let address = cluster.nodes[usize::try_from(leader - 1).expect("an id")]
             .kafka

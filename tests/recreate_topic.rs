@@ -58,9 +58,14 @@ fn watch(address: SocketAddr, topic: &str, stop: &AtomicBool) -> usize {
             }
             let newest = &mut newest[usize::try_from(partition).expect("0 or 1")];
             for (_, value) in values(&fetched) {
-                let round = value.strip_prefix("round ").and_then(|rest| rest.split_once(','));
+                let round = value
+                    .strip_prefix("round ")
+                    .and_then(|rest| rest.split_once(','));
                 let round: i32 = round.expect("a round").0.parse().expect("a number");
-                assert!(round >= *newest, "round {round} is seen after round {newest}");
+                assert!(
+                    round >= *newest,
+                    "round {round} is seen after round {newest}"
+                );
                 *newest = round;
                 seen += 1;
             }
@@ -128,7 +133,10 @@ fn a_recreated_topic_never_shows_old_data() {
             cluster.must(&["topic", "delete", topic]);
         }
         drop(stop);
-        let seen: usize = nosy.into_iter().map(|reader| reader.join().expect("a reader")).sum();
+        let seen: usize = nosy
+            .into_iter()
+            .map(|reader| reader.join().expect("a reader"))
+            .sum();
         assert!(seen > 0, "the readers saw records");
     });
     let ledger = traffic.finish();

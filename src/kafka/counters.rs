@@ -12,12 +12,15 @@ pub struct ApiCount {
     pub errors: BTreeMap<&'static str, u64>,
     /// Microseconds from the end of the request to its reply, added up.
     pub micros_total: u64,
-    /// Requests by time: below 1, 4, 16, 64, 256 ms, 1 s, 4 s, more.
-    pub buckets: [u64; 8],
+    /// Requests by time; see [`BUCKET_MICROS`], and one more for what is slower.
+    pub buckets: [u64; BUCKET_MICROS.len() + 1],
 }
 
 /// Upper bounds of [`ApiCount::buckets`] in microseconds, but for the last.
-pub const BUCKET_MICROS: [u64; 7] = [1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000];
+pub const BUCKET_MICROS: [u64; 14] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000,
+];
 
 /// A shard's counters.
 #[derive(Default)]

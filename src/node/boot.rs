@@ -73,6 +73,7 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
     let rpc = rpc_listener.local_addr().map_err(StartError::Runtime)?;
     let status = NodeStatusSource::new(env.now());
     let admin = start_admin(&env, &config, &status)?;
+    let config = Arc::new(with_bound_admin(&config, admin.as_ref()));
 
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let root = config.data_dir.clone();
@@ -200,6 +201,17 @@ fn start_admin(
             addr,
             source,
         })
+}
+
+/// The settings with the admin port that was really bound: port 0 asked for any, and whoever asks
+/// this node for its settings wants to reach it.
+fn with_bound_admin(config: &NodeConfig, admin: Option<&AdminServer>) -> NodeConfig {
+    let mut bound = config.clone();
+    bound.admin_listen = admin.map(AdminServer::addr);
+    if let (Some(setting), Some(admin)) = (bound.settings.get_mut("admin.listen"), admin) {
+        setting.value = admin.addr().to_string();
+    }
+    bound
 }
 
 fn addresses(

@@ -57,6 +57,7 @@ pub struct NodeHandle {
     rpc: SocketAddr,
     admin: Option<SocketAddr>,
     data_dir: PathBuf,
+    env: Env,
 }
 
 /// Starts a node and returns when it serves. Blocks; the node's threads live on.
@@ -92,6 +93,7 @@ pub fn start_with(env: &Env, config: NodeConfig) -> Result<NodeHandle, StartErro
             started: Some(started),
             boot_thread: Some(boot_thread),
             data_dir,
+            env: env.clone(),
         }),
         Ok(Err(error)) => {
             join(boot_thread);
@@ -146,34 +148,44 @@ impl NodeHandle {
         let Some(started) = self.started.take() else {
             return;
         };
-        let Started {
-            handles,
-            threads,
-            admin,
-            stop_controller,
-            node,
-            ..
-        } = started;
-        if graceful {
-            drain(&handles, stop_controller);
+        let boot_thread = self.boot_thread.take();
+        // On a thread of its own: the caller may be a task of some runtime, which must not block
+        // on a mailbox.
+        let ending = self
+            .env
+            .spawn_thread("stop", move || end_node(started, boot_thread, graceful));
+        match ending {
+            Ok(thread) => join(thread),
+            Err(error) => warn!(%error, "no thread to stop the node with; it goes on"),
         }
-        for handle in &handles {
-            if handle
-                .blocking_send(ShardMessage::Stop { graceful })
-                .is_err()
-            {
-                warn!(%node, "a shard has ended before it was told to");
-            }
-        }
-        for thread in threads {
-            join(thread);
-        }
-        if let Some(thread) = self.boot_thread.take() {
-            join(thread);
-        }
-        drop(admin);
-        info!(%node, graceful, "the node has stopped");
     }
+}
+
+fn end_node(started: Started, boot_thread: Option<JoinHandle<()>>, graceful: bool) {
+    let Started {
+        handles,
+        threads,
+        admin,
+        stop_controller,
+        node,
+        ..
+    } = started;
+    if graceful {
+        drain(&handles, stop_controller);
+    }
+    for handle in &handles {
+        if handle
+            .blocking_send(ShardMessage::Stop { graceful })
+            .is_err()
+        {
+            warn!(%node, "a shard has ended before it was told to");
+        }
+    }
+    for thread in threads.into_iter().chain(boot_thread) {
+        join(thread);
+    }
+    drop(admin);
+    info!(%node, graceful, "the node has stopped");
 }
 
 impl Drop for NodeHandle {

@@ -86,11 +86,14 @@ impl Changes {
 
 /// The applied state of one partition on this replica.
 ///
-/// Law: `log_start <= high_watermark`; both only grow while the process lives, but for the
-/// installation of a snapshot, which may only move them forward as well.
+/// Law: `log_start <= applied_end <= high_watermark`, and the high watermark only grows while the
+/// process lives. The others fall when the replica's instance is rebuilt in this process: it
+/// applies again what lies behind its checkpoint.
 pub struct PartitionMachine {
     producers: ProducerTable,
     applied: LogIndex,
+    /// End of what this instance has applied; the tables are as of it.
+    applied_end: Offset,
     high_watermark: Offset,
     log_start: Offset,
     purge_target: Option<LogIndex>,
@@ -105,6 +108,7 @@ impl PartitionMachine {
         Self {
             producers: ProducerTable::default(),
             applied: LogIndex::new(0),
+            applied_end: Offset::ZERO,
             high_watermark: Offset::ZERO,
             log_start: Offset::ZERO,
             purge_target: None,
@@ -148,7 +152,7 @@ impl PartitionMachine {
         match PartitionCommand::decode(bytes) {
             Ok(PartitionCommand::LogStart { index, offset }) => {
                 let offset = Offset::new(offset);
-                if offset > self.log_start && offset <= self.high_watermark {
+                if offset > self.log_start && offset <= self.applied_end {
                     self.log_start = offset;
                     self.purge_target = Some(LogIndex::new(index));
                     self.role_changed.notify_one();
@@ -176,11 +180,12 @@ impl StateMachine for PartitionMachine {
             self.applied = head.index;
             let end = head.base_offset.advance(head.records);
             assert!(
-                end >= self.high_watermark,
-                "law: the high watermark never falls ({end} < {})",
-                self.high_watermark
+                end >= self.applied_end,
+                "law: what is applied grows ({end} < {})",
+                self.applied_end
             );
-            self.high_watermark = end;
+            self.applied_end = end;
+            self.high_watermark = self.high_watermark.max(end);
         }
         self.changes.wake();
     }
@@ -189,7 +194,7 @@ impl StateMachine for PartitionMachine {
         let tables = Tables {
             producers: self.producers.clone(),
             log_start: self.log_start.get(),
-            high_watermark: self.high_watermark.get(),
+            high_watermark: self.applied_end.get(),
         };
         match rkyv::to_bytes::<rkyv::rancor::Error>(&tables) {
             Ok(bytes) => Bytes::from(bytes.into_vec()),
@@ -213,7 +218,8 @@ impl StateMachine for PartitionMachine {
         };
         self.producers = tables.producers;
         self.log_start = Offset::new(tables.log_start);
-        self.high_watermark = Offset::new(tables.high_watermark).max(self.high_watermark);
+        self.applied_end = Offset::new(tables.high_watermark);
+        self.high_watermark = self.high_watermark.max(self.applied_end);
         self.changes.wake();
         Ok(())
     }

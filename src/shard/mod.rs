@@ -185,9 +185,7 @@ impl Shard {
         for partition in &partitions {
             partition.close();
         }
-        for partition in &partitions {
-            self.parts.raft.close_replica(partition.group()).await;
-        }
+        self.parts.raft.close().await;
     }
 
     fn take(self: &Rc<Self>, message: ShardMessage) {

@@ -41,6 +41,9 @@ impl Shard {
                     continue;
                 }
             }
+            if self.has_damaged() {
+                self.image_changed.notify_one();
+            }
             let (gained, lost) = self.collect_news();
             if gained.is_empty() && lost.is_empty() {
                 continue;

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corduroy_raft::{RaftError, ReplicaSpec};
+use corduroy_raft::{RaftError, ReplicaSpec, Role};
 use corduroy_record::{GroupId, NodeId, PartitionIndex, ReplicaId, TopicPartition};
 use corduroy_storage::StorageError;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::Notify;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
 use crate::controller::MetadataImage;
 use crate::partition::{Changes, Partition, PartitionMachine, PartitionSettings};
@@ -25,6 +25,9 @@ const OPENING_REPLICAS_MAX: usize = 64;
 
 /// How long to wait before trying again what failed.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a damaged leader may take to hand its leadership over before it stops anyway.
+const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 
 /// Why a replica could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +63,7 @@ impl Shard {
     async fn reconcile_once(self: &Rc<Self>) -> bool {
         let image = self.metadata().image();
         let wanted = self.wanted(&image);
+        self.drop_damaged(&wanted).await;
         let mut complete = self.remove_unwanted(&image, &wanted).await;
         for (group, want) in &wanted {
             if let Some(partition) = self.partition(*group) {
@@ -147,6 +151,46 @@ impl Shard {
             }
         }
         complete
+    }
+
+    /// Whether a replica met damage in its log while it ran.
+    pub(super) fn has_damaged(&self) -> bool {
+        let partitions = self.partitions.borrow();
+        partitions.values().any(|partition| partition.replica().log().must_reopen())
+    }
+
+    /// Closes replicas that met damage in their logs; they are opened again in the same pass, as
+    /// after a restart: without vote, and without what is damaged, until their leader has sent it
+    /// again (safety law 8).
+    async fn drop_damaged(&self, wanted: &BTreeMap<GroupId, Wanted>) {
+        let damaged: Vec<Rc<Partition>> = {
+            let partitions = self.partitions.borrow();
+            let damaged = partitions.values().filter(|p| p.replica().log().must_reopen());
+            damaged.cloned().collect()
+        };
+        for partition in damaged {
+            let group = partition.group();
+            // The only copy is not thrown away: what can be read of it is worth more than nothing.
+            let alone = wanted.get(&group).is_none_or(|want| want.members.len() < 2);
+            // Closed, but still here: its disk has failed.
+            if alone || self.parts.raft.replica(group).is_none() {
+                continue;
+            }
+            error!(partition = %partition.name(), "a replica met damage in its log; it is rebuilt");
+            if partition.replica().view().role == Role::Leader {
+                let moved = tokio::time::timeout(HAND_OVER_MAX, self.transfer(group, None)).await;
+                if !matches!(moved, Ok(Ok(()))) {
+                    warn!(partition = %partition.name(), "the others have to elect a leader");
+                }
+            }
+            partition.close();
+            self.parts.raft.close_replica(group).await;
+            // Law 3: everything that was appended is durable before the log is handed out again.
+            match partition.replica().log().flush().await {
+                Ok(()) => drop(self.partitions.borrow_mut().remove(&group)),
+                Err(error) => error!(partition = %partition.name(), %error, "its disk has failed"),
+            }
+        }
     }
 
     async fn open(self: &Rc<Self>, want: Wanted) -> bool {

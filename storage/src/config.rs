@@ -49,7 +49,7 @@ impl StoreConfig {
             shard,
             journal_file_bytes: 16 << 20,
             journal_files_max: 16,
-            inline_bytes_max: 32 << 10,
+            inline_bytes_max: 128 << 10,
             cache_bytes: 64 << 20,
             reserve_bytes: 4 << 20,
             low_bytes: 1 << 30,

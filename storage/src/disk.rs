@@ -60,6 +60,9 @@ pub trait DiskFile: Send + Sync {
     /// Makes all bytes written through any descriptor of this file durable (fdatasync). After
     /// an error nothing is known about them, and asking again proves nothing.
     fn flush(&self) -> io::Result<()>;
+    /// Has the operating system begin to write what [`DiskFile::flush`] will wait for. A hint:
+    /// it promises nothing and reports nothing.
+    fn start_flush(&self) {}
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Whether the file holds no bytes.
@@ -74,24 +77,31 @@ pub trait DiskFile: Send + Sync {
 /// own name, durable.
 pub(crate) fn create_dir_durably(disk: &dyn Disk, root: &Path, dir: &Path) -> io::Result<()> {
     disk.create_dir_all(dir)?;
-    let mut at = dir;
-    loop {
-        disk.flush_dir(at)?;
-        if at == root {
-            return match root.parent() {
-                // The directory above is not ours: it need not let us read it.
-                Some(above) if disk.exists(above) => match disk.flush_dir(above) {
-                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-                    flushed => flushed,
-                },
-                _ => Ok(()),
-            };
-        }
-        match at.parent() {
-            Some(parent) if parent.starts_with(root) => at = parent,
-            _ => return Ok(()),
+    let above = root
+        .parent()
+        .map(|above| match above.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => above,
+        });
+    if let Some(above) = above
+        && disk.exists(above)
+    {
+        match disk.flush_dir(above) {
+            // The directory above is not ours: it need not let us read it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            flushed => flushed?,
         }
     }
+    let within: Vec<&Path> = dir
+        .ancestors()
+        .take_while(|at| at.starts_with(root))
+        .collect();
+    // From the top down: a name that was removed and made again above is settled before what
+    // lies below it.
+    for at in within.into_iter().rev() {
+        disk.flush_dir(at)?;
+    }
+    Ok(())
 }
 
 /// Replaces a file by bytes so that a crash leaves the old or the new ones, never a mixture.
@@ -111,21 +121,35 @@ pub(crate) fn replace_file(disk: &dyn Disk, path: &Path, bytes: &[&[u8]]) -> io:
 /// As [`replace_file`], for a file that is replaced often: what is replaced stays beside it as
 /// the next one's place, so that a full disk does not matter, and no block is allocated.
 pub(crate) fn swap_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let spare = path.with_added_extension("spare");
-    let file = disk.open(&spare, OpenMode::Create)?;
+    write_spare(disk, path, bytes)?.flush()?;
+    swap_spare(disk, path)?;
+    let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    disk.flush_dir(dir)
+}
+
+/// The first step of [`swap_file`]: the new bytes beside the old ones, not durable yet.
+pub(crate) fn write_spare(
+    disk: &dyn Disk,
+    path: &Path,
+    bytes: &[u8],
+) -> io::Result<Arc<dyn DiskFile>> {
+    let file = disk.open(&path.with_added_extension("spare"), OpenMode::Create)?;
     file.write_at(0, &[IoSlice::new(bytes)])?;
     if file.len()? > bytes.len() as u64 {
         file.set_len(bytes.len() as u64)?;
     }
-    file.flush()?;
-    drop(file);
+    Ok(file)
+}
+
+/// The step after the spare was flushed: it takes the name, durably once the directory is
+/// flushed.
+pub(crate) fn swap_spare(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let spare = path.with_added_extension("spare");
     if disk.exists(path) {
-        disk.exchange(&spare, path)?;
+        disk.exchange(&spare, path)
     } else {
-        disk.rename(&spare, path)?;
+        disk.rename(&spare, path)
     }
-    let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    disk.flush_dir(dir)
 }
 
 /// Reads a whole file that is at most `bytes_max` long.

@@ -210,6 +210,12 @@ impl Log {
         Ok(receiver)
     }
 
+    /// Whether a reader has met damage that is still in the log. The replica has to stop, flush
+    /// and open its log again, which drops everything from the damage on.
+    pub fn must_reopen(&self) -> bool {
+        self.shared.core.borrow().damaged_from.is_some()
+    }
+
     /// Damage was met below the end: durable no-vote from here on (laws 4 and 8).
     pub(crate) fn note_damage(&self, from: LogIndex, error: &StorageError) {
         let Ok(store) = self.store() else { return };

@@ -246,6 +246,9 @@ impl StateImage {
     /// Writes the state file of a partition's directory; durable when it returns.
     pub(crate) fn save(&self, disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
         let path = paths::state_file(dir);
+        // An exchange of names that a killed process did not get to make durable: the spare may
+        // still be the file that the disk knows as the state, and must not be written over.
+        disk.flush_dir(dir).during("flush", dir)?;
         swap_file(disk, &path, &self.encode()).during("write", &path)
     }
 

@@ -5,9 +5,10 @@
 //! | `open` | the store and its logs: opened, created, removed, closed |
 //! | `submit` | operations gathered for the next turn |
 //! | `run` | the loop that hands turns over and fires callbacks |
-//! | `checkpoint` | state files, and journal files free again |
+//! | `checkpoint`, `checkpoint_batch` | state files, and journal files free again |
 
 mod checkpoint;
+mod checkpoint_batch;
 mod open;
 mod run;
 mod submit;

@@ -178,6 +178,12 @@ fn crash_everywhere(plan: Plan, stride: u64) {
     );
 }
 
+/// Three seeds, or as many as `CORDUROY_CRASH_SEEDS` says.
+fn seeds(first: u64) -> std::ops::Range<u64> {
+    let count = std::env::var("CORDUROY_CRASH_SEEDS").ok().and_then(|count| count.parse().ok());
+    first..first + count.unwrap_or(3)
+}
+
 fn plan(seed: u64, inline_bytes_max: usize) -> Plan {
     Plan {
         seed,
@@ -189,21 +195,21 @@ fn plan(seed: u64, inline_bytes_max: usize) -> Plan {
 
 #[test]
 fn inline_at_every_step() {
-    for seed in 1..3 {
+    for seed in seeds(1) {
         crash_everywhere(plan(seed, usize::MAX), 1);
     }
 }
 
 #[test]
 fn by_reference_at_every_step() {
-    for seed in 11..13 {
+    for seed in seeds(1001) {
         crash_everywhere(plan(seed, 0), 1);
     }
 }
 
 #[test]
 fn mixed_at_every_step() {
-    for seed in 21..23 {
+    for seed in seeds(2001) {
         crash_everywhere(plan(seed, 1200), 1);
     }
 }

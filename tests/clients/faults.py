@@ -7,6 +7,7 @@ record that is lost, double, moved or out of order fails it. Exit status 0 only 
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -467,6 +468,8 @@ def main():
         finally:
             if scene is not None:
                 scene.cluster.stop()
+            if name not in failed:
+                shutil.rmtree(directory, ignore_errors=True)
     print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
     sys.exit(1 if failed else 0)
 

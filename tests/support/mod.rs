@@ -90,6 +90,7 @@ impl Node {
         let mut command = Command::new(corduroy());
         command
             .arg("start")
+            .env_remove("CORDUROY_BINARY")
             .args(["--node-id", &self.id.to_string()])
             .args(["--data-dir", &self.data_dir.to_string_lossy()])
             .args(["--listen", &self.kafka.to_string()])

@@ -4,6 +4,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -126,6 +127,15 @@ impl DiskFile for RealFile {
 
     fn flush(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+
+    fn start_flush(&self) {
+        #[expect(unsafe_code, reason = "no safe wrapper has this call")]
+        // SAFETY: the descriptor is open as long as `self` is, and the call takes no pointer.
+        // Its result is left aside on purpose: an error in writing is the later flush's to tell.
+        unsafe {
+            libc::sync_file_range(self.0.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE);
+        }
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -2,25 +2,22 @@
 //! used again, oldest first (law 5). In the background, a few at a time.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use corduroy_record::GroupId;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::StoreInner;
-use crate::disk::Disk;
-use crate::error::{IoContext, StorageError};
-use crate::index;
-use crate::log::{Checkpoint, CheckpointDone, LogCore, LogShared};
+use super::checkpoint_batch::{CheckpointJob, write_checkpoints};
+use crate::error::StorageError;
+use crate::log::{CheckpointDone, LogCore, LogShared};
 use crate::metrics::add;
-use crate::paths;
 use crate::state::JournalPlace;
 use crate::turn::{Input, Output};
 
-/// Checkpoints under way at once in the course of things.
-const SPREAD_MAX: usize = 2;
+/// Checkpoints of one batch in the course of things.
+const SPREAD_MAX: usize = 16;
 /// And when a turn waits for them.
-const HURRY_MAX: usize = 16;
+const HURRY_MAX: usize = 128;
 
 impl StoreInner {
     /// A turn with records of this log is durable.
@@ -86,30 +83,52 @@ impl StoreInner {
         pins.by_turn.is_empty() && pins.in_flight == 0
     }
 
-    fn start_checkpoints(&self, outputs: &UnboundedSender<Output>, in_flight_max: usize) {
-        loop {
-            let next = {
-                let pins = self.pins.borrow();
-                if pins.in_flight >= in_flight_max {
-                    return;
-                }
-                let wanted = pins.wanted;
-                pins.by_turn
-                    .iter()
-                    .take_while(|(turn, _)| *turn <= wanted)
-                    .filter_map(|(_, group)| self.log(*group))
-                    .find(|log| {
-                        let core = log.core.borrow();
-                        core.checkpoint.is_none() && core.barriers == 0
-                    })
-            };
-            let Some(log) = next else { return };
-            self.start_checkpoint(&log, outputs.clone());
+    /// One batch at a time: the keeper works through it between other work.
+    fn start_checkpoints(&self, outputs: &UnboundedSender<Output>, batch_max: usize) {
+        let batch: Vec<Rc<LogShared>> = {
+            let pins = self.pins.borrow();
+            if pins.in_flight > 0 {
+                return;
+            }
+            pins.by_turn
+                .iter()
+                .take_while(|(turn, _)| *turn <= pins.wanted)
+                .filter_map(|(_, group)| self.log(*group))
+                .filter(|log| {
+                    let core = log.core.borrow();
+                    core.checkpoint.is_none() && core.barriers == 0
+                })
+                .take(batch_max)
+                .collect()
+        };
+        if batch.is_empty() {
+            return;
         }
+        let turn = self.pins.borrow().durable_turn;
+        let mut jobs: Vec<CheckpointJob> = batch
+            .iter()
+            .map(|log| self.begin_checkpoint(log, turn))
+            .collect();
+        self.pins.borrow_mut().in_flight += jobs.len();
+        let (disk, outputs, counters) = (self.disk.clone(), outputs.clone(), self.counters.clone());
+        self.keeper.run(move || {
+            write_checkpoints(&*disk, &mut jobs);
+            add(&counters.checkpoints, jobs.len() as u64);
+            for job in jobs {
+                let (group, incarnation) = (job.group, job.incarnation);
+                let result = job.outcome();
+                outputs
+                    .send(Output::Checkpointed {
+                        group,
+                        incarnation,
+                        result,
+                    })
+                    .ok();
+            }
+        });
     }
 
-    fn start_checkpoint(&self, log: &Rc<LogShared>, outputs: UnboundedSender<Output>) {
-        let turn = self.pins.borrow().durable_turn;
+    fn begin_checkpoint(&self, log: &Rc<LogShared>, turn: u64) -> CheckpointJob {
         let mut core = log.core.borrow_mut();
         core.checkpoint = Some(turn);
         core.pin_after = None;
@@ -117,23 +136,13 @@ impl StoreInner {
             session: self.session,
             turn,
         };
-        let mut checkpoint = core.checkpoint(log, place);
-        drop(core);
-        self.pins.borrow_mut().in_flight += 1;
-        let (disk, dir) = (self.disk.clone(), log.dir.clone());
-        let (group, incarnation) = (log.group, log.incarnation);
-        let counters = self.counters.clone();
-        self.keeper.run(move || {
-            let result = write_checkpoint(&disk, &dir, &mut checkpoint).map(|()| checkpoint.done());
-            add(&counters.checkpoints, 1);
-            outputs
-                .send(Output::Checkpointed {
-                    group,
-                    incarnation,
-                    result,
-                })
-                .ok();
-        });
+        CheckpointJob {
+            group: log.group,
+            incarnation: log.incarnation,
+            dir: log.dir.clone(),
+            checkpoint: core.checkpoint(log, place),
+            result: Ok(()),
+        }
     }
 
     /// A state file is durable: its log pins only what came after.
@@ -211,42 +220,4 @@ impl StoreInner {
             self.pins.borrow_mut().durable_turn = turn;
         }
     }
-}
-
-/// Segments first, then index rows, then the state file that speaks of them.
-fn write_checkpoint(
-    disk: &Arc<dyn Disk>,
-    dir: &std::path::Path,
-    checkpoint: &mut Checkpoint,
-) -> Result<(), StorageError> {
-    for segment in &checkpoint.flush {
-        segment
-            .open(&**disk)?
-            .flush()
-            .during("flush", &segment.path)?;
-    }
-    let mut left_out = Vec::new();
-    for rows in &checkpoint.rows {
-        let identity = rows.segment.identity;
-        let path = paths::index_file(dir, identity.base_offset.get(), identity.id);
-        match index::store_rows(&**disk, &path, identity.salt, rows.first, &rows.rows) {
-            Err(StorageError::DiskFull) => {
-                left_out.push(identity.id);
-                continue;
-            }
-            stored => stored?,
-        }
-        if rows.sealed {
-            // Of an open segment's index, a lost row costs one rebuilding; of a sealed one it
-            // would cost it on every start.
-            let file = disk
-                .open(&path, crate::disk::OpenMode::Existing)
-                .during("open", &path)?;
-            file.flush().during("flush", &path)?;
-        }
-    }
-    // Rows that a full disk did not take stay in memory for the next checkpoint.
-    checkpoint.leave_out(&left_out);
-    // The state file's directory flush makes the names of all of them durable.
-    checkpoint.image.save(&**disk, dir)
 }
