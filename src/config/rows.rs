@@ -130,7 +130,7 @@ pub const NODE: &[ConfigKey] = &[
     node(
         "storage.cache.bytes",
         Kind::Long,
-        DefaultValue::Fixed("67108864"),
+        DefaultValue::Fixed("16777216"),
     )
     .unit(Unit::Bytes)
     .between(1 << 20, 1 << 40)

@@ -115,10 +115,11 @@ impl Mini {
         );
         let rpc = listener.local_addr().expect("bound");
         let adopting = raft.clone();
+        let spawner = env.clone();
         let acceptor = env.spawn_local(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let raft = adopting.clone();
-                tokio::task::spawn_local(async move {
+                spawner.spawn_local(async move {
                     if let Ok(hello) = read_hello(&mut stream).await {
                         raft.adopt(stream, hello);
                     }
@@ -576,6 +577,10 @@ fn a_single_node_remembers_and_a_lost_log_is_refused() {
 }
 
 /// Starts to look for a place with an empty disk, its rpc port answering meanwhile.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the task's value is the test's; the seam's tasks have none"
+)]
 fn seek(
     listener: Listener,
     dir: &Path,
@@ -593,10 +598,11 @@ fn seek(
     let rpc = listener.local_addr().expect("bound");
     let formation = Formation::new(env.clone(), &config, file, addresses(rpc));
     let answering = formation.clone();
+    let spawner = env.clone();
     let acceptor = env.spawn_local(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let formation = answering.clone();
-            tokio::task::spawn_local(async move {
+            spawner.spawn_local(async move {
                 let Ok(hello) = read_hello(&mut stream).await else {
                     return;
                 };

@@ -32,6 +32,9 @@ const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// for as much as has arrived, so that a claimed length alone holds no memory.
 const FRAME_CREDIT_BYTES: usize = 64 * 1024;
 
+/// Bytes for which there is room as soon as the credit has arrived: most batches fit.
+const FRAME_STEP_BYTES: usize = 2 * 1024 * 1024;
+
 /// A frame that has begun must go on arriving: silence for this long ends the connection.
 const FRAME_STALL_MAX: Duration = Duration::from_secs(30);
 
@@ -174,10 +177,6 @@ async fn read_frame(
     let closing = || io::Error::new(io::ErrorKind::ConnectionAborted, "the shard is closing");
     let mut paid = length.min(FRAME_CREDIT_BYTES.max(buffer.len()));
     let mut memory = vec![budget.take(paid).await.ok_or_else(closing)?];
-    if buffer.len() < length && buffer.capacity() < length {
-        // Reserved, not touched: memory that nobody has written to costs nothing yet.
-        buffer.reserve(length - buffer.len());
-    }
     while buffer.len() < length {
         if buffer.len() == paid {
             let more = (length - paid).min(paid);
@@ -185,6 +184,10 @@ async fn read_frame(
             paid += more;
         }
         let room = paid - buffer.len();
+        let wanted = capacity_for(length, buffer.len());
+        if buffer.capacity() < wanted {
+            buffer.reserve(wanted - buffer.len());
+        }
         let arrived = within_stall(read.read_buf(&mut buffer.limit(room))).await?;
         if arrived == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -195,6 +198,17 @@ async fn read_frame(
         frame,
         MemoryPermit::merge(memory).ok_or_else(closing)?,
     )))
+}
+
+/// Room for a frame of which `arrived` bytes are here: in three steps, so that little is moved and
+/// a claim alone holds little. (Reserved is not free: the first byte in fresh memory may cost a huge
+/// page.)
+fn capacity_for(length: usize, arrived: usize) -> usize {
+    match arrived {
+        FRAME_STEP_BYTES.. => length,
+        FRAME_CREDIT_BYTES.. => length.min(FRAME_STEP_BYTES),
+        _ => length.min(FRAME_CREDIT_BYTES),
+    }
 }
 
 async fn within_stall(read: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {

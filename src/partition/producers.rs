@@ -278,12 +278,13 @@ mod tests {
         );
         let max = window(3, &[(i32::MAX - 9, 10)]);
         let wrapped = window(3, &[(i32::MAX - 4, 10)]);
-        let cases: Vec<(
-            &str,
-            Option<&SequenceWindow>,
+        type Case<'a> = (
+            &'static str,
+            Option<&'a SequenceWindow>,
             BatchIdentity,
             Result<i64, Verdict>,
-        )> = vec![
+        );
+        let cases: Vec<Case<'_>> = vec![
             (
                 "unknown producer, first 0",
                 None,

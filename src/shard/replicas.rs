@@ -156,7 +156,9 @@ impl Shard {
     /// Whether a replica met damage in its log while it ran.
     pub(super) fn has_damaged(&self) -> bool {
         let partitions = self.partitions.borrow();
-        partitions.values().any(|partition| partition.replica().log().must_reopen())
+        partitions
+            .values()
+            .any(|partition| partition.replica().log().must_reopen())
     }
 
     /// Closes replicas that met damage in their logs; they are opened again in the same pass, as
@@ -165,7 +167,9 @@ impl Shard {
     async fn drop_damaged(&self, wanted: &BTreeMap<GroupId, Wanted>) {
         let damaged: Vec<Rc<Partition>> = {
             let partitions = self.partitions.borrow();
-            let damaged = partitions.values().filter(|p| p.replica().log().must_reopen());
+            let damaged = partitions
+                .values()
+                .filter(|p| p.replica().log().must_reopen());
             damaged.cloned().collect()
         };
         for partition in damaged {

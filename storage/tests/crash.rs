@@ -180,7 +180,9 @@ fn crash_everywhere(plan: Plan, stride: u64) {
 
 /// Three seeds, or as many as `CORDUROY_CRASH_SEEDS` says.
 fn seeds(first: u64) -> std::ops::Range<u64> {
-    let count = std::env::var("CORDUROY_CRASH_SEEDS").ok().and_then(|count| count.parse().ok());
+    let count = std::env::var("CORDUROY_CRASH_SEEDS")
+        .ok()
+        .and_then(|count| count.parse().ok());
     first..first + count.unwrap_or(3)
 }
 

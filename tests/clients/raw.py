@@ -86,3 +86,39 @@ class Broker:
         answer = self.call(2, 1, body)
         _, error, _, offset = struct.unpack_from(">ihqq", answer, 4 + 2 + len(topic) + 4)
         return name(error), offset
+
+    def partitions(self, topic):
+        """Metadata v1 of one topic, never creating it in passing: {partition: (leader, in_sync)}."""
+        answer = Reader(self.call(3, 1, struct.pack(">i", -1)))
+        for _ in range(answer.take(">i")):
+            answer.take(">i"), answer.text(), answer.take(">i"), answer.text()
+        answer.take(">i")
+        found = {}
+        for _ in range(answer.take(">i")):
+            _, name, _ = answer.take(">h"), answer.text(), answer.take(">b")
+            for _ in range(answer.take(">i")):
+                _, partition, leader = answer.take(">h"), answer.take(">i"), answer.take(">i")
+                _, in_sync = answer.numbers(), answer.numbers()
+                if name == topic:
+                    found[partition] = (leader, in_sync)
+        return found
+
+
+class Reader:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, layout):
+        (value,) = struct.unpack_from(layout, self.data, self.at)
+        self.at += struct.calcsize(layout)
+        return value
+
+    def text(self):
+        length = self.take(">h")
+        if length < 0:
+            return None
+        self.at += length
+        return self.data[self.at - length : self.at].decode()
+
+    def numbers(self):
+        return [self.take(">i") for _ in range(self.take(">i"))]

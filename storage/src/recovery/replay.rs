@@ -371,7 +371,12 @@ impl Replay {
             image.segments.remove(0);
         }
         // What the dropped segments held is in the snapshot, whether or not it got there.
-        let kept = |id: u32| image.segments.iter().any(|segment| segment.identity.id == id);
+        let kept = |id: u32| {
+            image
+                .segments
+                .iter()
+                .any(|segment| segment.identity.id == id)
+        };
         self.references.retain(|(segment, _, _)| kept(*segment));
         image.epochs.cut_before(&start);
         image.start = start;
