@@ -10,6 +10,11 @@ use crate::schema::request_schema;
 use crate::version::served;
 use crate::walk::{Misshapen, REQUEST_ELEMENTS_MAX, tagged_fields_length, walk_body};
 
+/// Bytes behind the body of a flexible Metadata request that are passed over: librdkafka (seen in
+/// 2.16) writes the null list of "all topics" in one byte and leaves the other three of its old
+/// four-byte count at the end. Apache Kafka passes over them too.
+const METADATA_TRAILING_BYTES: usize = 3;
+
 /// What stands before every request body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
@@ -86,7 +91,8 @@ pub struct EncodeError {
 /// [`REQUEST_ELEMENTS_MAX`](crate::REQUEST_ELEMENTS_MAX).
 ///
 /// # Errors
-/// See [`RequestError`]. Bytes after the body are an error too.
+/// See [`RequestError`]. Bytes after the body are an error too, but for the three that librdkafka
+/// leaves behind a Metadata request.
 pub fn decode_request(frame: Bytes) -> Result<(RequestHeader, Request), RequestError> {
     let mut rest = frame;
     let header = take_header(&mut rest)?;
@@ -107,7 +113,19 @@ pub fn decode_request(frame: Bytes) -> Result<(RequestHeader, Request), RequestE
         let bytes = tagged_fields_length(&rest).map_err(shape)?;
         rest.advance(bytes);
     }
-    walk_body(schema, version, REQUEST_ELEMENTS_MAX, &rest).map_err(shape)?;
+    let trailing_allowed = match range.key {
+        ApiKey::Metadata if version >= schema.flexible_from => METADATA_TRAILING_BYTES,
+        _ => 0,
+    };
+    let trailing = walk_body(
+        schema,
+        version,
+        REQUEST_ELEMENTS_MAX,
+        trailing_allowed,
+        &rest,
+    )
+    .map_err(shape)?;
+    rest.truncate(rest.len() - trailing);
     match Request::decode(range.key, version, &mut rest) {
         None => Err(RequestError::UnknownApi { header }),
         Some(Err(what)) => Err(RequestError::malformed(format!(

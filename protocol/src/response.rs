@@ -108,7 +108,9 @@ pub(crate) fn check_shape(key: ApiKey, version: i16, body: &[u8]) -> Result<(), 
         what: what.to_owned(),
     };
     let schema = response_schema(key).ok_or_else(|| fail("no such API in this client"))?;
-    walk_body(schema, version, RESPONSE_ELEMENTS_MAX, body).map_err(|Misshapen(what)| fail(what))
+    walk_body(schema, version, RESPONSE_ELEMENTS_MAX, 0, body)
+        .map(|_none| ())
+        .map_err(|Misshapen(what)| fail(what))
 }
 
 /// The version of the header before a response: 1 has tagged fields. Always 0 for ApiVersions,

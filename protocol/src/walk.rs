@@ -22,13 +22,15 @@ pub(crate) struct Misshapen(pub(crate) &'static str);
 
 const CUT: Misshapen = Misshapen("it ends inside a field");
 
-/// Walks a body and expects to end exactly at its end.
+/// Walks a body and expects to end at its end, or exactly `trailing` bytes before it. Returns how
+/// many bytes are left.
 pub(crate) fn walk_body(
     schema: &Schema,
     version: i16,
     elements_max: usize,
+    trailing: usize,
     body: &[u8],
-) -> Result<(), Misshapen> {
+) -> Result<usize, Misshapen> {
     let flexible = version >= schema.flexible_from;
     let mut walk = Walk {
         rest: body,
@@ -37,8 +39,8 @@ pub(crate) fn walk_body(
         elements_left: elements_max,
     };
     walk.fields(schema.fields)?;
-    if walk.rest.is_empty() {
-        Ok(())
+    if walk.rest.is_empty() || walk.rest.len() == trailing {
+        Ok(walk.rest.len())
     } else {
         Err(Misshapen("it has bytes after its end"))
     }

@@ -210,3 +210,25 @@ fn encoding_refuses_what_the_version_cannot_say() {
         "the answer to another request"
     );
 }
+
+#[test]
+fn librdkafkas_metadata_request_with_three_bytes_behind_it_is_read() {
+    // As sent by confluent-kafka 2.16.1: "all topics", version 13.
+    let frame = "0003000d00000008000772646b61666b610000000000010000";
+    let bytes: Vec<u8> = (0..frame.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&frame[at..at + 2], 16).expect("hex"))
+        .collect();
+    let (header, request) = decode_request(Bytes::from(bytes.clone())).expect("it is read");
+    assert_eq!((header.api_version, header.correlation_id), (13, 8));
+    let Request::Metadata(request) = request else {
+        panic!("not a Metadata request");
+    };
+    assert_eq!(request.topics, None, "all topics");
+    let mut four_more = bytes;
+    four_more.push(0);
+    assert!(
+        decode_request(Bytes::from(four_more)).is_err(),
+        "no client sends a fourth"
+    );
+}

@@ -17,10 +17,10 @@ use tracing::{debug, warn};
 
 use crate::shard::Shard;
 
-use super::Counters;
 use super::context::KafkaContext;
 use super::dispatch;
-use super::memory::MemoryPermit;
+use crate::shard::Counters;
+use crate::shard::MemoryPermit;
 
 /// Requests of one connection that are being served; beyond it the socket is not read.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 64;

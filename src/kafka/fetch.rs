@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use crate::partition::{FetchSpec, Fetched, Isolation, PartitionError};
 use crate::shard::{FetchAnswer, FetchJob, ShardMessage};
 
-use super::Counters;
 use super::connection::{Reply, ReplyFuture};
 use super::context::KafkaContext;
+use crate::shard::Counters;
 
 /// `fetch.max.bytes` of the node: an answer holds no more, but for its first batch.
 pub const FETCH_BYTES_MAX: usize = 55 * 1024 * 1024;

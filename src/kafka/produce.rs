@@ -22,11 +22,11 @@ use tokio::sync::oneshot;
 use crate::partition::{Acks, PartitionError, Produced};
 use crate::shard::{ProduceAnswer, ProduceItem, ProduceJob, ShardMessage};
 
-use super::Counters;
 use super::connection::{Reply, ReplyFuture};
 use super::context::KafkaContext;
 use super::dispatch::encoded;
-use super::routes::Route;
+use crate::shard::Counters;
+use crate::shard::Route;
 
 /// First version that may carry zstd (KIP-110).
 const ZSTD_SINCE: i16 = 7;

@@ -32,6 +32,7 @@ use crate::controller::{
     Addresses, Controller, ControllerHandle, ControllerHooks, ControllerParts, Formation, HostPort,
     Identity, IdentityFile, MetadataImage,
 };
+use crate::kafka;
 use crate::leadership;
 use crate::metadata::MetadataView;
 use crate::shard::{Shard, ShardHandle, ShardMessage, ShardParts, shard_of};
@@ -326,6 +327,7 @@ fn build_shard(
         metadata,
         handles: common.handles.clone(),
         controller: common.controller.clone(),
+        serve_client: |shard, stream| Box::pin(kafka::serve_connection(shard, stream)),
     });
     *news.borrow_mut() = Some(shard.clone());
     Ok((shard, store))

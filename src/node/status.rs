@@ -15,9 +15,9 @@ use crate::admin::{
     LocalReplica, NodeStatus, NodeView, PartitionView, RaftStatus, ShardStatus as ShardLine,
     StorageStatus,
 };
-use crate::kafka::{BUCKET_MICROS, CounterValues};
 use crate::shard::{
-    ClusterView, PartitionStatus, ShardHandle, ShardMessage, ShardStatus, shard_of,
+    BUCKET_MICROS, ClusterView, CounterValues, PartitionStatus, ShardHandle, ShardMessage,
+    ShardStatus, shard_of,
 };
 
 /// How long a leadership may take to arrive where it was sent.

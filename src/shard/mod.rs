@@ -1,10 +1,14 @@
 //! A shard: one core's thread and all that it owns. `!Send` state, no locks; everyone else sends
 //! a message.
 
+mod counters;
 mod mailbox;
+mod memory;
 mod news;
 mod placement;
+mod producer_ids;
 mod replicas;
+mod routes;
 mod serve;
 mod status;
 
@@ -17,22 +21,29 @@ use corduroy_env::{Env, Stream};
 use corduroy_raft::RaftShard;
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::Store;
+use futures::future::LocalBoxFuture;
 use tokio::sync::{Notify, mpsc};
 use tracing::{debug, info, warn};
 
 use crate::config::NodeConfig;
 use crate::controller::ControllerHandle;
-use crate::kafka::{self, Counters, MemoryBudget, ProducerIds, Route, Routes};
 use crate::leadership::Led;
 use crate::metadata::{LeaderInfo, MetadataView};
 use crate::partition::Partition;
 
+pub use counters::{BUCKET_MICROS, CounterValues, Counters};
 pub use mailbox::{
     EpochQuestion, FetchAnswer, FetchJob, OffsetQuestion, ProduceAnswer, ProduceItem, ProduceJob,
     ShardHandle, ShardMessage,
 };
+pub use memory::{MemoryBudget, MemoryPermit};
 pub use placement::shard_of;
+pub use producer_ids::ProducerIds;
+pub use routes::{Route, Routes};
 pub use status::{ClusterView, PartitionStatus, ShardStatus};
+
+/// Serves a client's connection: what protocol it speaks is not the shard's business.
+pub type ServeClient = fn(Rc<Shard>, Stream) -> LocalBoxFuture<'static, ()>;
 
 /// What a shard is made of; the node puts it together on the shard's own thread.
 pub struct ShardParts {
@@ -54,6 +65,8 @@ pub struct ShardParts {
     pub handles: Vec<ShardHandle>,
     /// The way to the controller.
     pub controller: ControllerHandle,
+    /// Serves a client's connection on this shard until either side closes.
+    pub serve_client: ServeClient,
 }
 
 /// One shard of a node.
@@ -84,7 +97,7 @@ impl Shard {
             image_changed: Notify::new(),
             draining: Cell::new(false),
             counters: Rc::default(),
-            memory: MemoryBudget::new(kafka::REQUEST_MEMORY_BYTES_MAX),
+            memory: MemoryBudget::new(memory::REQUEST_MEMORY_BYTES_MAX),
             routes: RefCell::default(),
             producer_ids: ProducerIds::default(),
             leadership_changes: Cell::new(0),
@@ -272,9 +285,9 @@ impl Shard {
         match Stream::from_std(stream) {
             Ok(stream) => {
                 let shard = self.clone();
-                self.parts.env.spawn_local(async move {
-                    kafka::serve_connection(shard, stream).await;
-                });
+                self.parts
+                    .env
+                    .spawn_local((self.parts.serve_client)(shard, stream));
             }
             Err(error) => warn!(%error, "a client's connection could not be taken over"),
         }

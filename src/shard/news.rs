@@ -10,12 +10,11 @@ use corduroy_raft::Role;
 use corduroy_record::{GroupId, NodeId};
 use tracing::warn;
 
-use crate::kafka::Counters;
 use crate::leadership;
 use crate::metadata::{LeaderInfo, LeaderUpdate};
 use crate::node::SERVICE_NODE;
 
-use super::{Shard, ShardMessage};
+use super::{Counters, Shard, ShardMessage};
 
 /// How often in-sync sets are looked at; leadership itself is told at once.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

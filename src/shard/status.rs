@@ -8,11 +8,10 @@ use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::StoreMetrics;
 
 use crate::controller::MetadataImage;
-use crate::kafka::CounterValues;
 use crate::metadata::LeaderInfo;
 use crate::partition::Watermarks;
 
-use super::Shard;
+use super::{CounterValues, Shard};
 
 /// One partition's replica.
 #[derive(Clone, Debug)]
