@@ -169,7 +169,8 @@ impl Store {
         self.inner.failure.borrow().as_deref().map(str::to_owned)
     }
 
-    /// How much room the disk has, as last looked (about once a second while there are turns).
+    /// How much room the disk has, as last looked: about once a second while there are turns or the
+    /// disk is short of space.
     pub fn disk_level(&self) -> DiskLevel {
         self.inner.disk_level.get()
     }

@@ -13,8 +13,8 @@ use crate::turn::{Begun, Input, Output, TurnWorker};
 
 /// How long to wait before a full journal is asked again for checkpoints.
 const STALL_RETRY: Duration = Duration::from_millis(20);
-/// How long a look at the disk's free space counts, in milliseconds.
-const SPACE_CHECK_MILLIS: u64 = 1000;
+/// How long a look at the disk's free space counts.
+const SPACE_CHECK: Duration = Duration::from_secs(1);
 
 /// What the loop owns.
 pub(super) struct Runner {
@@ -39,7 +39,12 @@ impl Store {
                     break;
                 }
                 if inner.is_idle() {
-                    inner.wake.notified().await;
+                    tokio::select! {
+                        () = inner.wake.notified() => {}
+                        () = inner.env.sleep(SPACE_CHECK), if inner.is_short_of_space() => {
+                            inner.check_space(&runner.sender);
+                        }
+                    }
                 } else if inner.stalled_at.get().is_some() && !inner.keeper.has_jobs() {
                     inner.env.sleep(STALL_RETRY).await;
                     inner.retry_stalled(&runner.sender);
@@ -60,6 +65,9 @@ impl Store {
                 () = inner.wake.notified() => {}
                 () = inner.env.sleep(STALL_RETRY), if inner.stalled_at.get().is_some() => {
                     inner.retry_stalled(&runner.sender);
+                }
+                () = inner.env.sleep(SPACE_CHECK), if inner.is_short_of_space() => {
+                    inner.check_space(&runner.sender);
                 }
             }
         }
@@ -247,12 +255,18 @@ impl StoreInner {
         }
     }
 
+    /// While produce is refused there may be no turn that would notice that there is room again.
+    fn is_short_of_space(&self) -> bool {
+        self.disk_level.get() != DiskLevel::Plenty && !self.closing.get()
+    }
+
     /// Looks at the free space about once a second, elsewhere.
     fn check_space(&self, sender: &UnboundedSender<Output>) {
         let now = self.env.now();
-        let fresh = self.space_checked.get().is_some_and(|at| {
-            now.saturating_duration_since(at).as_millis() < u128::from(SPACE_CHECK_MILLIS)
-        });
+        let fresh = self
+            .space_checked
+            .get()
+            .is_some_and(|at| now.saturating_duration_since(at) < SPACE_CHECK);
         if fresh {
             return;
         }
