@@ -18,6 +18,11 @@ use crate::proposal::{Proposal, ProposalObserver};
 use crate::replica_core::{Core, ReplicaView};
 use crate::types::RaftNode;
 
+/// How often the first leader of a group is looked for after its first campaign.
+const FIRST_CAMPAIGN_PAUSE: Duration = Duration::from_millis(50);
+/// After that many attempts the election timeout decides.
+const FIRST_CAMPAIGNS_MAX: usize = 100;
+
 /// One replica of one group. Clone = another handle.
 #[derive(Clone)]
 pub struct Replica {
@@ -58,7 +63,23 @@ impl Replica {
             .collect();
         raft.initialize(members)
             .await
-            .map_err(|error| RaftError::Initialize(error.to_string()))
+            .map_err(|error| RaftError::Initialize(error.to_string()))?;
+        let replica = self.clone();
+        self.core
+            .env
+            .spawn_local(async move { replica.campaign_until_led().await });
+        Ok(())
+    }
+
+    /// The other members may open their replicas a moment after this one has campaigned: asks
+    /// again, by the plain rules, instead of waiting for an election timeout of seconds.
+    async fn campaign_until_led(&self) {
+        for _ in 0..FIRST_CAMPAIGNS_MAX {
+            self.core.env.sleep(FIRST_CAMPAIGN_PAUSE).await;
+            if self.core.leader().is_some() || self.campaign().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Ordered door (law 14): proposals of one replica are appended in the order of the calls, or
