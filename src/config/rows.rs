@@ -374,8 +374,7 @@ pub const CLUSTER: &[ConfigKey] = &[
     cluster("producer.id.expiration.ms", Kind::Int, "86400000")
         .unit(Unit::Millis)
         .between(1, INT_MAX)
-        .doc("A producer id without a record for this long is forgotten.")
-        .enforced(),
+        .doc("A producer id without a record for this long is forgotten."),
     cluster("transactional.id.expiration.ms", Kind::Int, "604800000")
         .unit(Unit::Millis)
         .between(1, INT_MAX)
