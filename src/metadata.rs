@@ -2,12 +2,15 @@
 //! Each shard has its own; changes come as messages, reads take no lock.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
+use corduroy_raft::PeerState;
 use corduroy_record::{GroupId, LeaderEpoch, NodeId};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::controller::MetadataImage;
 use crate::shard::ClusterView;
@@ -32,10 +35,17 @@ pub struct LeaderUpdate {
     pub info: LeaderInfo,
 }
 
+/// A node that stopped answering.
+#[derive(Clone, Copy)]
+struct Doubt {
+    since: Instant,
+    is_down: bool,
+}
+
 struct Inner {
     image: RefCell<Arc<MetadataImage>>,
     leaders: RefCell<HashMap<GroupId, LeaderInfo>>,
-    down: RefCell<HashSet<NodeId>>,
+    doubts: RefCell<HashMap<NodeId, Doubt>>,
     isolated: Cell<bool>,
     controller_leader: Cell<Option<NodeId>>,
     changed: Notify,
@@ -51,7 +61,7 @@ impl MetadataView {
         Self(Rc::new(Inner {
             image: RefCell::new(image),
             leaders: RefCell::default(),
-            down: RefCell::default(),
+            doubts: RefCell::default(),
             isolated: Cell::new(false),
             controller_leader: Cell::new(None),
             changed: Notify::new(),
@@ -92,7 +102,16 @@ impl MetadataView {
 
     /// Whether the failure detector holds a node down.
     pub fn unreachable(&self, node: NodeId) -> bool {
-        self.0.down.borrow().contains(&node)
+        let doubts = self.0.doubts.borrow();
+        doubts.get(&node).is_some_and(|doubt| doubt.is_down)
+    }
+
+    /// Whether `node` stopped answering less than `window` before `now`: what this node knows of
+    /// its leaderships is about to change.
+    pub fn lost_within(&self, node: NodeId, now: Instant, window: Duration) -> bool {
+        let doubts = self.0.doubts.borrow();
+        let doubt = doubts.get(&node);
+        doubt.is_some_and(|doubt| now.saturating_duration_since(doubt.since) < window)
     }
 
     /// Everything, as a copy to send elsewhere.
@@ -100,7 +119,14 @@ impl MetadataView {
         ClusterView {
             image: self.image(),
             leaders: self.0.leaders.borrow().clone(),
-            down: self.0.down.borrow().clone(),
+            down: self
+                .0
+                .doubts
+                .borrow()
+                .iter()
+                .filter(|(_, doubt)| doubt.is_down)
+                .map(|(node, _)| *node)
+                .collect(),
             isolated: self.isolated(),
             controller_leader: self.controller_leader(),
         }
@@ -134,16 +160,24 @@ impl MetadataView {
         }
     }
 
-    /// Marks a node as unreachable or reachable.
-    pub fn set_unreachable(&self, node: NodeId, down: bool) {
-        let changed = if down {
-            self.0.down.borrow_mut().insert(node)
-        } else {
-            self.0.down.borrow_mut().remove(&node)
-        };
-        if changed {
-            self.bump();
+    /// Takes in what the failure detector says of a node at `now`.
+    pub fn set_peer(&self, node: NodeId, state: PeerState, now: Instant) {
+        let mut doubts = self.0.doubts.borrow_mut();
+        match state {
+            PeerState::Up => {
+                doubts.remove(&node);
+            }
+            PeerState::Suspect | PeerState::Down => {
+                let is_down = state == PeerState::Down;
+                let fresh = Doubt {
+                    since: now,
+                    is_down,
+                };
+                doubts.entry(node).or_insert(fresh).is_down = is_down;
+            }
         }
+        drop(doubts);
+        self.bump();
     }
 
     /// Marks this node as isolated or not.
@@ -162,5 +196,46 @@ impl MetadataView {
 
     fn bump(&self) {
         self.0.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::MetadataImage;
+
+    const WINDOW: Duration = Duration::from_millis(500);
+
+    #[test]
+    fn a_lost_node_leads_nothing_once_down_and_is_lost_since_the_first_doubt() {
+        let view = MetadataView::new(Arc::new(MetadataImage::default()));
+        let (node, start) = (NodeId::new(2), Instant::now());
+        let group = GroupId {
+            topic: corduroy_record::TopicId::from_bytes([1; 16]),
+            partition: corduroy_record::PartitionIndex::new(0),
+        };
+        let info = LeaderInfo {
+            node,
+            epoch: LeaderEpoch::new(3),
+            in_sync: vec![node],
+        };
+        view.set_leaders(&[LeaderUpdate {
+            group,
+            info: info.clone(),
+        }]);
+
+        view.set_peer(node, PeerState::Suspect, start);
+        assert!(view.lost_within(node, start, WINDOW));
+        assert_eq!(view.leader(group), Some(info.clone()), "a doubt is no news");
+        view.set_peer(node, PeerState::Down, start + WINDOW / 2);
+        assert_eq!(view.leader(group), None);
+        assert_eq!(view.last_leader(group), Some(info.clone()));
+        assert!(
+            !view.lost_within(node, start + WINDOW, WINDOW),
+            "the window counts from the first doubt, or a failover would wait twice"
+        );
+        view.set_peer(node, PeerState::Up, start + WINDOW * 2);
+        assert!(!view.lost_within(node, start + WINDOW * 2, WINDOW));
+        assert_eq!(view.leader(group), Some(info));
     }
 }

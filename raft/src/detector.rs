@@ -22,9 +22,15 @@ use crate::wire::{FrameEncoder, FrameReader, Hello, Message, Purpose, offer_hell
 pub enum PeerState {
     /// It answers.
     Up,
+    /// Its connection has just broken; the next dials tell.
+    Suspect,
     /// It does not.
     Down,
 }
+
+/// First pause before a suspect is dialled again. A dying process still accepts connections for a
+/// moment, so that one failed dial proves nothing; the pause doubles up to the ping interval.
+const SUSPECT_REDIAL_MIN: Duration = Duration::from_millis(2);
 
 /// Hears of every change.
 pub type OnChange = Box<dyn Fn(NodeId, PeerState)>;
@@ -181,6 +187,7 @@ impl Inner {
         }
         match state {
             PeerState::Down => tracing::warn!(%node, "a node is down"),
+            PeerState::Suspect => tracing::debug!(%node, "a node's connection broke"),
             PeerState::Up => tracing::info!(%node, "a node is up"),
         }
         (self.on_change)(node, state);
@@ -203,6 +210,7 @@ impl Inner {
     }
 
     async fn watch_one(&self, node: NodeId, peer: &Peer) {
+        let mut pause = self.config.ping_interval;
         loop {
             let left = self.config.down_after.saturating_sub(self.silence(peer));
             let patience = if left.is_zero() {
@@ -215,6 +223,10 @@ impl Inner {
                     self.heard(node, peer, incarnation);
                     self.ping(node, peer, stream, incarnation).await;
                     // Broken, or silent: the next dial tells. A refused one means down at once.
+                    if peer.state.get() == Some(PeerState::Up) {
+                        self.judge(node, peer, PeerState::Suspect);
+                        pause = SUSPECT_REDIAL_MIN;
+                    }
                     continue;
                 }
                 Ok(Err(Dial::Refused)) if peer.heard_at.get().is_some() => {
@@ -226,7 +238,8 @@ impl Inner {
                     }
                 }
             }
-            self.env.sleep(self.config.ping_interval).await;
+            self.env.sleep(pause).await;
+            pause = (pause * 2).min(self.config.ping_interval);
         }
     }
 

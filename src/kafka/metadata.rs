@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corduroy_protocol::messages::{
@@ -21,6 +22,15 @@ use super::context::KafkaContext;
 const OPERATIONS_NOT_ASKED: i32 = i32::MIN;
 /// How long an answer waits for the leaders of topics that it has just made.
 const LEADERS_WAIT: Duration = Duration::from_secs(5);
+/// How long an answer waits for new leaders in place of those on a node that stopped answering
+/// less than this time ago. A client asks the moment its connection breaks, which is before a
+/// failover can be over, and one that is told of the dead leader once more looks again only after
+/// its own timer (librdkafka: 1 s).
+const FAILOVER_WAIT: Duration = Duration::from_millis(500);
+/// How long a node that is down stays in the list of brokers; it leads nothing meanwhile.
+/// librdkafka 2.12 gives a broker that left the list up together with the partitions that it is
+/// just moving away from it, and finds those again only a second later.
+const LOST_BROKER_LISTED: Duration = Duration::from_secs(10);
 
 /// What a client asked for.
 enum Wanted {
@@ -47,7 +57,7 @@ pub async fn answer(
             refused = create_missing(ctx, names).await;
         }
     }
-    let image = ctx.metadata.image();
+    let image = settled_image(ctx, &wanted).await;
     let topics = match wanted {
         Wanted::All => image
             .topics
@@ -85,12 +95,46 @@ pub async fn answer(
         .with_cluster_authorized_operations(OPERATIONS_NOT_ASKED)
 }
 
-/// A node that hears of no majority leaves itself out; one that is down is left out too.
+/// The newest image, once no asked partition's leader is on a node that has just been lost, or
+/// [`FAILOVER_WAIT`] after it was.
+async fn settled_image(ctx: &KafkaContext, wanted: &Wanted) -> Arc<MetadataImage> {
+    loop {
+        let changed = ctx.metadata.changed();
+        tokio::pin!(changed);
+        // Registers the wait before the look, so that a change in between is not missed.
+        futures::future::poll_immediate(&mut changed).await;
+        let image = ctx.metadata.image();
+        let now = ctx.env.now();
+        let unsettled = |topic: &TopicInfo| {
+            topic.groups().any(|group| {
+                let leader = ctx.metadata.last_leader(group);
+                leader.is_some_and(|l| ctx.metadata.lost_within(l.node, now, FAILOVER_WAIT))
+            })
+        };
+        let waits = match wanted {
+            Wanted::All => image.topics.values().any(unsettled),
+            Wanted::Named(names) => names.iter().any(|(name, id)| {
+                let topic = match name {
+                    Some(name) => image.topics.get(name.as_str()),
+                    None => image.topic_by_id(TopicId::new(*id)),
+                };
+                topic.is_some_and(unsettled)
+            }),
+        };
+        if !waits {
+            return image;
+        }
+        let _looks_again = tokio::time::timeout(FAILOVER_WAIT, changed).await;
+    }
+}
+
+/// A node that hears of no majority leaves itself out; one that has been down for a while too.
 fn listed(ctx: &KafkaContext, node: NodeId) -> bool {
     if node == ctx.node {
         !ctx.metadata.isolated()
     } else {
-        !ctx.metadata.unreachable(node)
+        let now = ctx.env.now();
+        !ctx.metadata.unreachable(node) || ctx.metadata.lost_within(node, now, LOST_BROKER_LISTED)
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use corduroy_env::{Env, Listener};
 use corduroy_raft::{
-    AddressBook, ClusterTag, FailureDetector, ForwardedFrame, Identity as RaftIdentity, PeerState,
-    RaftConfig, RaftShard, ShardHooks,
+    AddressBook, ClusterTag, FailureDetector, ForwardedFrame, Identity as RaftIdentity, RaftConfig,
+    RaftShard, ShardHooks,
 };
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::{Disk, IoMode, RealDisk, Store, StoreConfig};
@@ -453,8 +453,7 @@ fn start_detector(common: &Common) -> FailureDetector {
         identity,
         common.book.clone(),
         Box::new(move |node, state| {
-            let down = matches!(state, PeerState::Down);
-            broadcast(&env, &handles, || ShardMessage::Peer { node, down });
+            broadcast(&env, &handles, || ShardMessage::Peer { node, state });
         }),
     );
     common.env.spawn_local(detector.clone().run());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corduroy_raft::{ForwardedFrame, Hello};
+use corduroy_raft::{ForwardedFrame, Hello, PeerState};
 use corduroy_record::{Batch, GroupId, LeaderEpoch, NodeId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -95,8 +95,8 @@ pub enum ShardMessage {
     Peer {
         /// The node.
         node: NodeId,
-        /// Whether it is down.
-        down: bool,
+        /// How it is now.
+        state: PeerState,
     },
     /// Whether this node hears of a majority.
     Isolated(bool),

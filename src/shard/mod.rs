@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use corduroy_env::{Env, Stream};
-use corduroy_raft::RaftShard;
+use corduroy_raft::{PeerState, RaftShard};
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::Store;
 use futures::future::LocalBoxFuture;
@@ -209,7 +209,7 @@ impl Shard {
             }
             ShardMessage::Leaders(updates) => self.parts.metadata.set_leaders(&updates),
             ShardMessage::Led { gained, lost } => self.tell(gained, lost),
-            ShardMessage::Peer { node, down } => self.peer_changed(node, down),
+            ShardMessage::Peer { node, state } => self.peer_changed(node, state),
             ShardMessage::Isolated(isolated) => self.parts.metadata.set_isolated(isolated),
             ShardMessage::ControllerLeader(leader) => {
                 self.parts.metadata.set_controller_leader(leader);
@@ -264,16 +264,20 @@ impl Shard {
         });
     }
 
-    fn peer_changed(&self, node: NodeId, down: bool) {
-        info!(%node, down, shard = self.parts.index, "a peer changed");
-        self.parts.metadata.set_unreachable(node, down);
-        if down {
-            self.parts.raft.node_down(node);
-        } else {
-            self.parts.raft.node_up(node);
-            if self.parts.index == 0 {
-                self.tell_everything_to(node);
+    fn peer_changed(&self, node: NodeId, state: PeerState) {
+        info!(%node, ?state, shard = self.parts.index, "a peer changed");
+        self.parts
+            .metadata
+            .set_peer(node, state, self.parts.env.now());
+        match state {
+            PeerState::Down => self.parts.raft.node_down(node),
+            PeerState::Up => {
+                self.parts.raft.node_up(node);
+                if self.parts.index == 0 {
+                    self.tell_everything_to(node);
+                }
             }
+            PeerState::Suspect => {}
         }
         self.news.notify_one();
     }
