@@ -14,3 +14,4 @@ mod metadata;
 pub mod node;
 mod partition;
 mod shard;
+mod walk;

@@ -231,6 +231,20 @@ fn min_insync_replicas_against_living_replicas() {
         }
         for (min, count) in counts.iter_mut().enumerate().skip(1) {
             let topic = topic(min);
+            wait_until("the leader knows who is left", || {
+                cluster.partition(&topic, 0).is_some_and(|found| {
+                    // Once it counts as isolated it names nobody.
+                    found.isr.len() == living || (living == 1 && found.leader < 0)
+                })
+            });
+            if living == 1 {
+                // The leader knows that it is alone: it appends nothing, whatever the minimum, and
+                // does not wait for its lease to run out.
+                let produced = wire
+                    .produce((&topic, 0), -1, ANSWER, &batch(None, &["x"]))
+                    .expect("answered");
+                assert_eq!(produced.error, ErrorCode::NotEnoughReplicas, "{topic}");
+            }
             // The failure detector needs a moment to see the death; until then a batch may be taken
             // in and wait. It is never acknowledged by too few.
             wait_until(

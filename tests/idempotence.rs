@@ -11,7 +11,7 @@ mod support;
 use std::time::Duration;
 
 use corduroy_protocol::ErrorCode;
-use corduroy_record::{Batch, ProducerEpoch, ProducerId};
+use corduroy_record::{Batch, BatchBuilder, BuilderOptions, ProducerEpoch, ProducerId};
 use support::traffic::{block_on, client, read_all};
 use support::wire::{Produced, batch};
 use support::{Cluster, alone, wait_until};
@@ -138,10 +138,60 @@ fn the_window_survives_a_restart_of_every_node() {
     assert_eq!(found, expected, "each record once");
 }
 
+/// Retention and producers are looked at this often, where a test waits for it.
+const LOOKS_OFTEN: [&str; 2] = ["--set", "log.retention.check.interval.ms=200"];
+
+/// A batch of one record that was made `age` ago.
+fn aged(producer: (ProducerId, ProducerEpoch), sequence: i32, age: Duration) -> Batch {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970");
+    let mut builder = BatchBuilder::new(BuilderOptions {
+        producer_id: producer.0,
+        producer_epoch: producer.1,
+        base_sequence: sequence,
+        ..BuilderOptions::default()
+    });
+    let timestamp = i64::try_from((now - age).as_millis()).expect("in range");
+    builder
+        .push(timestamp, None, Some(b"aged"), &[])
+        .expect("it fits");
+    builder.finish()
+}
+
+#[test]
+fn a_producer_without_a_record_for_a_day_is_forgotten_and_a_younger_one_is_not() {
+    let _alone = alone();
+    let mut cluster = Cluster::start_with(3, &LOOKS_OFTEN);
+    let topic = "forgetful";
+    cluster.create_topic(topic, 1, &[]);
+    let (day, hour) = (Duration::from_secs(86_400), Duration::from_secs(3_600));
+    let old = new_producer(&cluster, topic);
+    let young = new_producer(&cluster, topic);
+    let first = send(&cluster, topic, &aged(young, 0, day - hour));
+    assert_eq!(first.error, ErrorCode::None);
+    let second = send(&cluster, topic, &aged(old, 0, day + hour));
+    assert_eq!(second.error, ErrorCode::None);
+    // A producer that is not known may begin anywhere; one that is known leaves no gap.
+    wait_until("the old producer is forgotten", || {
+        send(&cluster, topic, &aged(old, 50, hour)).error == ErrorCode::None
+    });
+    let gap = send(&cluster, topic, &aged(young, 50, hour));
+    assert_eq!(gap.error, ErrorCode::OutOfOrderSequenceNumber);
+    // Every replica has followed the decision: another leader judges alike.
+    let next = cluster.leader(topic, 0) % 3 + 1;
+    lead(&cluster, topic, next);
+    let again = send(&cluster, topic, &aged(old, 0, hour));
+    assert_eq!(again.error, ErrorCode::OutOfOrderSequenceNumber);
+    let gap = send(&cluster, topic, &aged(young, 50, hour));
+    assert_eq!(gap.error, ErrorCode::OutOfOrderSequenceNumber);
+    cluster.node(next).terminate();
+}
+
 #[test]
 fn a_replica_behind_the_purge_point_is_rebuilt_with_the_producers_windows() {
     let _alone = alone();
-    let mut cluster = Cluster::start(3);
+    let mut cluster = Cluster::start_with(3, &LOOKS_OFTEN);
     let topic = "purged";
     let configs = ["segment.bytes=16384", "retention.bytes=32768"];
     cluster.create_topic(topic, 1, &configs);
@@ -237,4 +287,36 @@ fn lead(cluster: &Cluster, topic: &str, node: i32) {
             .is_some_and(|found| found.leader == node)
     });
     assert_eq!(cluster.leader(topic, 0), node);
+}
+
+/// Safety law 14: a leader that cannot confirm its leadership calls no sequence wrong. Its table may
+/// be the one that is wrong, and a client that believes it sends its records again under a new epoch.
+#[test]
+fn a_leader_without_its_majority_says_that_it_does_not_lead_and_not_that_a_sequence_is_wrong() {
+    let _alone = alone();
+    let cluster = Cluster::start(3);
+    let topic = "unconfirmed";
+    cluster.create_topic(topic, 1, &[]);
+    let producer = new_producer(&cluster, topic);
+    assert_eq!(
+        send(&cluster, topic, &numbered(producer, 0)).error,
+        ErrorCode::None
+    );
+    let leader = cluster.leader(topic, 0);
+    let mut wire = cluster.wire(leader);
+    for id in (1..=3).filter(|id| *id != leader) {
+        cluster.node(id).pause();
+    }
+    // acks=1, which a leader takes as long as its lease lasts: the sequence is what it looks at.
+    let gap = numbered(producer, 50);
+    let refused = wire.produce((topic, 0), 1, ANSWER, &gap).expect("answered");
+    assert_eq!(refused.error, ErrorCode::NotLeaderOrFollower);
+    for id in (1..=3).filter(|id| *id != leader) {
+        cluster.node(id).resume();
+    }
+    assert_eq!(
+        send(&cluster, topic, &gap).error,
+        ErrorCode::OutOfOrderSequenceNumber,
+        "confirmed by a majority"
+    );
 }

@@ -76,7 +76,7 @@ impl Default for RaftConfig {
             down_after: Duration::from_millis(500),
             isolated_after: Duration::from_secs(3),
             hibernate_after: Duration::from_secs(5),
-            asleep_beat: Duration::from_secs(2),
+            asleep_beat: Duration::from_secs(5),
             propose_hold_max: Duration::from_secs(1),
             read_barrier_max: Duration::from_secs(1),
             append_reply_max: Duration::from_secs(10),

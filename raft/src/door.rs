@@ -43,6 +43,7 @@ struct Waiting {
     term: Term,
     payload: ProposalPayload,
     observer: Box<dyn ProposalObserver>,
+    proposed_at: Instant,
     deadline: Instant,
 }
 
@@ -109,6 +110,7 @@ impl Door {
             return;
         };
         core.touch();
+        let now = core.env.now();
         let leads = core.is_leader() && core.term() == proposal.term;
         let waiting = {
             let mut state = self.state.borrow_mut();
@@ -119,7 +121,8 @@ impl Door {
                 term: proposal.term,
                 payload: proposal.payload,
                 observer,
-                deadline: core.env.now() + core.config.propose_hold_max,
+                proposed_at: now,
+                deadline: now + core.config.propose_hold_max,
             };
             if state.stopped {
                 Err((waiting, RefuseReason::Stopped))
@@ -168,6 +171,7 @@ impl Door {
             seq
         };
         let term = waiting.term;
+        tracing::trace!(target: "corduroy::walk", room = 5, group = %core.group, replica = %core.id, %term, seq, "a proposal goes through the door");
         let body = match &waiting.payload {
             ProposalPayload::Batch(batch) => Body::Batch(batch.clone()),
             ProposalPayload::Internal(bytes) => Body::Internal(bytes.clone()),
@@ -254,8 +258,15 @@ impl Door {
             self.refused(core, waiting, result);
             return;
         };
+        if matches!(result, Some(Ok(_))) {
+            tracing::trace!(target: "corduroy::walk", room = "applied", group = %core.group, replica = %core.id, index = %head.index, "an entry is applied");
+        }
         let outcome = match result {
-            Some(Ok(_)) => ProposalOutcome::Applied(head),
+            Some(Ok(_)) => {
+                let took = core.env.now().duration_since(waiting.proposed_at);
+                core.board.counts.committed(took);
+                ProposalOutcome::Applied(head)
+            }
             Some(Err(_)) | None => ProposalOutcome::Discarded,
         };
         waiting.observer.finished(outcome);

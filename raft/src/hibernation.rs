@@ -38,52 +38,68 @@ pub(crate) fn spawn_ticker(shard: &Rc<ShardInner>) {
     let period = (shard.config.heartbeat / 2).max(Duration::from_millis(10));
     let asleep_beat = shard.config.asleep_beat;
     env.clone().spawn_local(async move {
+        let Some(awake) = weak.upgrade().map(|shard| shard.awake.clone()) else {
+            return;
+        };
         let mut beat_at = env.now() + asleep_beat;
         loop {
-            env.sleep(period).await;
+            // Nobody is awake: nothing to do before the next beat.
+            if awake.is_empty() {
+                tokio::select! {
+                    () = awake.until_one() => {}
+                    () = tokio::time::sleep_until(beat_at) => {}
+                }
+            } else {
+                env.sleep(period).await;
+            }
             let Some(shard) = weak.upgrade() else { return };
             if shard.closed.get() {
                 return;
             }
-            let beat = env.now() >= beat_at;
-            if beat {
-                beat_at = env.now() + asleep_beat;
+            for core in awake.cores() {
+                tick_awake(&shard, &core);
             }
-            for core in shard.cores() {
-                tick(&shard, &core, beat);
+            if env.now() >= beat_at {
+                beat_at = env.now() + asleep_beat;
+                for core in shard.cores() {
+                    tick_asleep(&shard, &core);
+                }
             }
         }
     });
 }
 
-fn tick(shard: &Rc<ShardInner>, core: &Rc<Core>, beat: bool) {
+fn tick_awake(shard: &Rc<ShardInner>, core: &Rc<Core>) {
     if core.stopped.get() {
         return;
     }
     if core.revert.get() != Revert::None {
         core.check_revert();
     }
-    match core.sleep.get() {
-        Sleep::Asleep { term, heard_at } => {
-            if core.is_leader() {
-                if core.term() != term {
-                    core.wake();
-                } else if beat {
-                    say_asleep(shard, core, term);
-                }
-            } else if core.env.now() > heard_at + core.config.asleep_beat * MISSED_BEATS {
-                core.wake();
-            }
+    if may_sleep(core) {
+        go_to_sleep(core);
+    } else if core.no_vote() && failover::is_leader_silent(core) {
+        // A flagged replica's own timeouts never campaign; the survey may find that most of the
+        // group is flagged (law 8).
+        failover::start(shard, core);
+    }
+}
+
+fn tick_asleep(shard: &Rc<ShardInner>, core: &Rc<Core>) {
+    let Sleep::Asleep { term, heard_at } = core.sleep.get() else {
+        return;
+    };
+    if core.stopped.get() {
+        return;
+    }
+    if core.is_leader() {
+        if core.term() == term {
+            say_asleep(shard, core, term);
+        } else {
+            core.wake();
         }
-        Sleep::Awake => {
-            if may_sleep(core) {
-                go_to_sleep(core);
-            } else if core.no_vote() && failover::is_leader_silent(core) {
-                // A flagged replica's own timeouts never campaign; the survey may find that most
-                // of the group is flagged (law 8).
-                failover::start(shard, core);
-            }
-        }
+    } else if core.env.now() > heard_at + core.config.asleep_beat * MISSED_BEATS {
+        core.wake();
     }
 }
 
@@ -108,7 +124,8 @@ fn followers(core: &Core) -> Vec<(ReplicaId, NodeId)> {
 /// Idle for long enough, and every member holds and the leader has applied all of it.
 fn may_sleep(core: &Core) -> bool {
     let idle = core.env.now().duration_since(core.touched_at.get());
-    if idle < core.config.hibernate_after || !core.is_leader() || core.is_joint() {
+    if idle < core.config.hibernate_after || !core.is_leader() || core.is_joint() || core.no_vote()
+    {
         return false;
     }
     let view = core.view();

@@ -14,14 +14,16 @@
 //! | `transport`, `wire` | connections; frames and envelopes (`docs/design/rpc.md`) |
 //! | `anonymous` | calls of strangers, before this node has shards |
 //! | `detector`, `nodes` | who lives |
-//! | `failover`, `hibernation` | fast elections, sleep |
+//! | `failover`, `hibernation`, `awake` | fast elections, sleep, who does not sleep |
 //! | `progress`, `members` | ISR; members and the log's start |
-//! | `supervisor` | restart after a panic |
+//! | `supervisor`, `counts` | restart after a panic; what is counted |
 //! | `runtime`, `types` | what openraft runs on and is made of |
 
 mod anonymous;
+mod awake;
 mod barrier;
 mod config;
+mod counts;
 mod detector;
 mod door;
 mod error;
@@ -48,6 +50,7 @@ mod wire;
 pub use anonymous::serve_anonymous;
 pub use barrier::NotLeader;
 pub use config::{AddressBook, ClusterTag, Identity, RaftConfig};
+pub use counts::COMMIT_BUCKET_MICROS;
 pub use detector::{FailureDetector, PeerState};
 pub use error::{CallError, RaftError};
 pub use proposal::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason};

@@ -286,6 +286,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
         if let Some(committed) = committed {
+            tracing::trace!(target: "corduroy::walk", room = "committed", group = %self.core.group, replica = %self.core.id, index = committed.index, "entries are committed");
             self.core.log.save_committed(place(&committed));
         }
         Ok(())
@@ -347,6 +348,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             });
         }
 
+        let last = new.last().map_or(0, |entry| entry.index.get());
+        tracing::trace!(target: "corduroy::walk", room = 6, group = %core.group, replica = %core.id, index = last, "entries are handed to storage");
         let tickets = Rc::new(RefCell::new(tickets));
         let written = (!tickets.borrow().is_empty()).then(|| {
             let tickets = tickets.clone();
@@ -364,6 +367,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let durable: Box<dyn FnOnce(Result<(), StorageError>)> = {
             let store = self.clone();
             Box::new(move |result| {
+                tracing::trace!(target: "corduroy::walk", room = "durable", group = %store.core.group, replica = %store.core.id, index = last, "entries are durable");
                 callback.io_completed(result.map_err(|error| store.failed(error)));
                 store.core.progress.own_changed();
                 store.core.check_revert();
@@ -403,7 +407,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn purge(&mut self, id: LogId) -> Result<(), io::Error> {
         let upto = place(&id);
         let log = &self.core.log;
-        let Some(snapshot) = log.snapshot() else {
+        let Some(snapshot) = log.snapshot().await else {
             return Err(invalid(format!("purge to {id} without a snapshot")));
         };
         if snapshot.at.1 < upto.1 {

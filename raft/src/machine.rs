@@ -145,8 +145,8 @@ impl MachineDriver {
 }
 
 /// Loads the newest of checkpoint and snapshot into the machine; called before openraft starts.
-pub(crate) fn restore(core: &Core) -> Result<(), RestoreError> {
-    let saved = match (core.log.tables(), core.log.snapshot()) {
+pub(crate) async fn restore(core: &Core) -> Result<(), RestoreError> {
+    let saved = match (core.log.tables().await, core.log.snapshot().await) {
         (Some(tables), Some(snapshot)) if snapshot.at.1 > tables.at.1 => Some(snapshot),
         (None, snapshot) => snapshot,
         (tables, _) => tables,
@@ -204,7 +204,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotReader {
     type SnapshotData = SavedTables;
 
     async fn build_snapshot(&mut self) -> Result<RaftSnapshot, io::Error> {
-        match self.core.log.snapshot() {
+        match self.core.log.snapshot().await {
             Some(saved) => to_raft(saved),
             None => Err(io::Error::new(
                 io::ErrorKind::NotFound,
@@ -266,7 +266,7 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
 
     // "Not now" is the answer unless retention has saved one: a snapshot is never made on demand.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotReader> {
-        (force || self.core.log.snapshot().is_some()).then(|| SnapshotReader {
+        (force || self.core.log.snapshot_at().is_some()).then(|| SnapshotReader {
             core: self.core.clone(),
         })
     }
@@ -291,7 +291,7 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
             ));
         }
         tracing::info!(group = %core.group, index = %snapshot.at.1, "a snapshot is installed");
-        if core.log.snapshot().as_ref() != Some(&snapshot) {
+        if core.log.snapshot().await.as_ref() != Some(&snapshot) {
             core.log
                 .save_snapshot(snapshot.clone())
                 .await
@@ -302,7 +302,7 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<RaftSnapshot>, io::Error> {
-        self.core.log.snapshot().map(to_raft).transpose()
+        self.core.log.snapshot().await.map(to_raft).transpose()
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) async fn change_members(
     replica: &Replica,
     core: &Rc<Core>,
     target: Vec<(ReplicaId, NodeId)>,
+    learners: &[(ReplicaId, NodeId)],
     catch_up_max: Duration,
 ) -> Result<(), RaftError> {
     let raft = core.raft().ok_or(RaftError::Stopped)?;
@@ -34,7 +35,7 @@ pub(crate) async fn change_members(
     core.touch();
     let deadline = core.env.now() + catch_up_max;
     let known: BTreeSet<ReplicaId> = core.members().iter().map(|(id, _, _)| *id).collect();
-    for (id, node) in &target {
+    for (id, node) in target.iter().chain(learners) {
         if !known.contains(id) {
             add_learner(&raft, *id, *node).await?;
         }
@@ -55,16 +56,18 @@ pub(crate) async fn change_members(
         .map(|(id, _, _)| id.get())
         .collect();
     if voters != same || core.is_joint() {
-        change(core, &raft, ChangeMembers::ReplaceAllVoters(voters.clone())).await?;
+        let change_voters = ChangeMembers::ReplaceAllVoters(voters.clone());
+        // A voter that leaves stays as a learner here; the next step drops the ones that go.
+        change(core, &raft, change_voters, true).await?;
     }
     let extra: BTreeSet<u64> = core
         .members()
         .iter()
         .map(|(id, _, _)| id.get())
-        .filter(|id| !voters.contains(id))
+        .filter(|id| !voters.contains(id) && !learners.iter().any(|(l, _)| l.get() == *id))
         .collect();
     if !extra.is_empty() {
-        change(core, &raft, ChangeMembers::RemoveNodes(extra)).await?;
+        change(core, &raft, ChangeMembers::RemoveNodes(extra), false).await?;
     }
     Ok(())
 }
@@ -92,7 +95,7 @@ async fn hand_over(
     voters.insert(core.id.get(), RaftNode { node: own_node });
     if !voters.keys().all(|id| is_voter(core, *id)) {
         let ids: BTreeSet<u64> = voters.keys().copied().collect();
-        change(core, raft, ChangeMembers::ReplaceAllVoters(ids)).await?;
+        change(core, raft, ChangeMembers::ReplaceAllVoters(ids), true).await?;
     }
     let heir = target
         .iter()
@@ -118,9 +121,10 @@ async fn change(
     core: &Rc<Core>,
     raft: &Raft,
     change: ChangeMembers<u64, RaftNode>,
+    retain: bool,
 ) -> Result<(), RaftError> {
     core.touch();
-    raft.change_membership(change, false)
+    raft.change_membership(change, retain)
         .await
         .map(|_| ())
         .map_err(|error| RaftError::Members(error.to_string()))
@@ -166,6 +170,7 @@ pub(crate) async fn purge_to(core: &Rc<Core>, index: LogIndex) -> Result<(), Raf
     let saved = core
         .log
         .tables_at(target)
+        .await
         .ok_or(RaftError::NothingToPurge)?;
     core.log
         .save_snapshot(saved)

@@ -24,6 +24,7 @@ use openraft::raft::{
 };
 use openraft::type_config::alias::SnapshotOf;
 
+use crate::counts::Counts;
 use crate::machine::snapshot_parts;
 use crate::replica_core::Core;
 use crate::transport::{AskError, Outbox, StreamSlot};
@@ -179,6 +180,11 @@ impl NetBackoff<TypeConfig> for Client {
     }
 }
 
+/// How long a request that only moves the follower's commit index waits for one that carries
+/// entries and moves it as well. Nobody waits for a follower's commit index, and on its own it
+/// costs both sides two wake-ups for each write.
+const COMMIT_HOLD: Duration = Duration::from_millis(1);
+
 /// A request on the wire.
 struct InFlight {
     seq: u64,
@@ -201,6 +207,11 @@ struct AppendStream<'s, S> {
     /// Since when the oldest request waits.
     deadline: Pin<Box<tokio::time::Sleep>>,
     deadline_set: bool,
+    /// The last entry that was sent, once one was.
+    sent: Option<LogId>,
+    /// A request that moves the commit index alone.
+    held: Option<AppendEntriesRequest<TypeConfig>>,
+    held_until: Pin<Box<tokio::time::Sleep>>,
     ended: bool,
 }
 
@@ -231,6 +242,31 @@ where
             && self.bytes_in_flight < config.append_window_bytes
     }
 
+    /// Sends a request, or holds it while it may be spared.
+    fn take(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+    ) -> Result<(), RPCError<TypeConfig>> {
+        if let Some(held) = self.held.take() {
+            // What comes after it says the same and more, or it has to go first.
+            let is_spared = held.vote == request.vote
+                && held.prev_log_id == request.prev_log_id
+                && held.leader_commit <= request.leader_commit;
+            if !is_spared {
+                self.send(held)?;
+            }
+        }
+        let only_commit =
+            request.entries.is_empty() && self.sent.is_some() && self.sent == request.prev_log_id;
+        if !only_commit {
+            return self.send(request);
+        }
+        let until = self.client.core.env.now() + COMMIT_HOLD;
+        self.held_until.as_mut().reset(until);
+        self.held = Some(request);
+        Ok(())
+    }
+
     fn send(
         &mut self,
         request: AppendEntriesRequest<TypeConfig>,
@@ -247,6 +283,7 @@ where
             .or(request.prev_log_id);
         if !entries.is_empty() {
             client.core.touch();
+            self.sent = last;
         }
         let message = Message::Append(Append {
             route: client.route(),
@@ -322,13 +359,20 @@ where
             };
             match input.poll_next_unpin(cx) {
                 Poll::Ready(Some(request)) => {
-                    if let Err(error) = this.send(request) {
+                    if let Err(error) = this.take(request) {
                         return this.end(Err(error));
                     }
                 }
                 Poll::Ready(None) => this.input = None,
                 Poll::Pending => break,
             }
+        }
+        if this.held.is_some()
+            && (this.input.is_none() || this.held_until.as_mut().poll(cx).is_ready())
+            && let Some(held) = this.held.take()
+            && let Err(error) = this.send(held)
+        {
+            return this.end(Err(error));
         }
         if this.input.is_none() && this.in_flight.is_empty() {
             this.ended = true;
@@ -404,6 +448,7 @@ impl NetStreamAppend<TypeConfig> for Client {
                 // openraft waits its backoff out inside the request stream: whoever fails without
                 // reading a request is asked again at once, and never rests.
                 let _unsent = input.next().await;
+                Counts::add(&board.counts.streams_refused, 1);
                 return Err(unreachable("the peer cannot be reached"));
             };
             let (id, slot) = board.open_stream(client.node);
@@ -420,6 +465,9 @@ impl NetStreamAppend<TypeConfig> for Client {
                     Duration::MAX.min(client.core.config.append_reply_max),
                 )),
                 deadline_set: false,
+                sent: None,
+                held: None,
+                held_until: Box::pin(tokio::time::sleep(COMMIT_HOLD)),
                 ended: false,
             });
             Ok(stream)

@@ -235,6 +235,12 @@ impl Replica {
         members::purge_to(&self.core, index).await
     }
 
+    /// Whether the failure detector leaves a majority of the voters standing: without one nothing
+    /// commits, although the lease may last a moment longer.
+    pub fn majority_up(&self) -> bool {
+        self.core.majority_up()
+    }
+
     /// Makes `target` the group's voters: adds the new ones as learners, waits until they have
     /// caught up, changes the voters by joint consensus, drops the rest. One change at a time.
     ///
@@ -246,7 +252,21 @@ impl Replica {
         target: Vec<(ReplicaId, NodeId)>,
         catch_up_max: Duration,
     ) -> Result<(), RaftError> {
-        members::change_members(self, &self.core, target, catch_up_max).await
+        members::change_members(self, &self.core, target, &[], catch_up_max).await
+    }
+
+    /// [`Replica::change_members`] for a group of which some members only learn, for good:
+    /// `learners` get the log and have no vote.
+    ///
+    /// # Errors
+    /// As [`Replica::change_members`].
+    pub async fn arrange_members(
+        &self,
+        voters: Vec<(ReplicaId, NodeId)>,
+        learners: &[(ReplicaId, NodeId)],
+        catch_up_max: Duration,
+    ) -> Result<(), RaftError> {
+        members::change_members(self, &self.core, voters, learners, catch_up_max).await
     }
 
     /// The log, for reading.

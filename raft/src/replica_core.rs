@@ -16,6 +16,7 @@ use openraft_rt::WatchReceiver;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::awake::AwakeSet;
 use crate::config::RaftConfig;
 use crate::door::Door;
 use crate::machine::DriverLife;
@@ -126,6 +127,7 @@ pub(crate) struct Core {
     pub(crate) stopped: Cell<bool>,
     pub(crate) touched_at: Cell<Instant>,
     pub(crate) sleep: Cell<Sleep>,
+    pub(crate) awake: Rc<AwakeSet>,
     /// Until then the detector stands in for the lease: the group has just been woken.
     pub(crate) stand_in_until: Cell<Instant>,
     /// The term whose leader is known to lead no more although its node may be up: it restarted,
@@ -163,7 +165,7 @@ impl Core {
     }
 
     /// Something happened: the group is not idle, and wakes if it slept.
-    pub(crate) fn touch(&self) {
+    pub(crate) fn touch(self: &Rc<Self>) {
         self.touched_at.set(self.env.now());
         if self.is_asleep() {
             self.wake();
@@ -175,11 +177,12 @@ impl Core {
     }
 
     /// Ticks on. A leader says at once that it lives.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake(self: &Rc<Self>) {
         if !self.is_asleep() {
             return;
         }
         self.sleep.set(Sleep::Awake);
+        self.awake.insert(self);
         self.touched_at.set(self.env.now());
         self.stand_in_until
             .set(self.env.now() + self.config.election_max);
@@ -199,6 +202,7 @@ impl Core {
             term,
             heard_at: self.env.now(),
         });
+        self.awake.remove(self.group);
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -317,19 +321,24 @@ impl Core {
         .flatten()
     }
 
+    /// Whether the detector leaves a majority of the voters standing.
+    pub(crate) fn majority_up(&self) -> bool {
+        let up: BTreeSet<u64> = self
+            .members()
+            .iter()
+            .filter(|(_, node, _)| !self.nodes.is_down(*node))
+            .map(|(id, _, _)| id.get())
+            .collect();
+        self.is_quorum(&up)
+    }
+
     /// Whether a majority answered this leader within its lease.
     pub(crate) fn lease_valid(&self) -> bool {
         if !self.is_leader() {
             return false;
         }
         if self.is_asleep() {
-            let up: BTreeSet<u64> = self
-                .members()
-                .iter()
-                .filter(|(_, node, _)| !self.nodes.is_down(*node))
-                .map(|(id, _, _)| id.get())
-                .collect();
-            return self.is_quorum(&up);
+            return self.majority_up();
         }
         // A leader that is its own quorum needs nobody's acknowledgement, and gets none: what
         // openraft last noted grows old while it idles.

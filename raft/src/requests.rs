@@ -14,6 +14,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest,
 };
 
+use crate::counts::Counts;
 use crate::failover;
 use crate::machine::snapshot_from_parts;
 use crate::replica_core::{Core, Revert};
@@ -127,8 +128,13 @@ impl Requests for ShardInner {
 impl ShardInner {
     /// Law 7: the replica that a message names, or none. A message never creates one.
     fn target(&self, route: &Route) -> Option<Rc<Core>> {
-        let core = self.core(route.group())?;
-        (core.id.get() == route.to).then_some(core)
+        let core = self
+            .core(route.group())
+            .filter(|core| core.id.get() == route.to);
+        if core.is_none() {
+            Counts::add(&self.board.counts.misdirected, 1);
+        }
+        core
     }
 
     fn other_shard(&self, group: GroupId) -> Option<u16> {

@@ -14,8 +14,10 @@ use corduroy_storage::{Log, Store};
 use futures::future::LocalBoxFuture;
 use tokio::sync::Notify;
 
+use crate::awake::AwakeSet;
 use crate::barrier::Barrier;
 use crate::config::{AddressBook, Identity, RaftConfig, openraft_config};
+use crate::counts::COMMIT_BUCKETS;
 use crate::door::Door;
 use crate::error::{CallError, RaftError};
 use crate::failover;
@@ -91,6 +93,19 @@ pub struct RaftMetrics {
     pub no_vote: usize,
     /// Times that a replica was restarted after a panic.
     pub restarts: u64,
+    /// Frames of heartbeats sent to other nodes.
+    pub beat_frames: u64,
+    /// Microseconds from proposal to applied, added up.
+    pub commit_micros: u64,
+    /// Applied proposals by time; see [`COMMIT_BUCKET_MICROS`](crate::COMMIT_BUCKET_MICROS), and
+    /// one more for what is slower.
+    pub commit_buckets: [u64; COMMIT_BUCKETS],
+    /// Requests refused because they named a replica that is not here (law 7).
+    pub misdirected: u64,
+    /// Append streams that could not begin because their peer cannot be reached.
+    pub streams_refused: u64,
+    /// Bytes queued on this shard's connections to other nodes, right now.
+    pub queued_bytes: usize,
 }
 
 /// One shard's Raft. Clone = another handle.
@@ -110,6 +125,7 @@ pub(crate) struct ShardInner {
     pub(crate) assemblies: RefCell<Assemblies>,
     pub(crate) restarts: Cell<u64>,
     pub(crate) closed: Cell<bool>,
+    pub(crate) awake: Rc<AwakeSet>,
     replicas: RefCell<HashMap<GroupId, Rc<Core>>>,
     _store: Store,
 }
@@ -125,7 +141,9 @@ impl ShardInner {
 
     /// Builds and runs a replica's openraft instance. The machine is restored first.
     pub(crate) async fn start(&self, core: &Rc<Core>) -> Result<(), RaftError> {
-        machine::restore(core).map_err(|error| RaftError::Start(error.to_string()))?;
+        machine::restore(core)
+            .await
+            .map_err(|error| RaftError::Start(error.to_string()))?;
         let config = self.openraft.clone().map_err(RaftError::Config)?;
         let raft = Raft::build(
             core.id.get(),
@@ -141,6 +159,7 @@ impl ShardInner {
         }
         core.set_instance(Some(Instance::new(raft.clone())));
         core.sleep.set(Sleep::Awake);
+        self.awake.insert(core);
         raft.run();
         Ok(())
     }
@@ -170,6 +189,7 @@ impl RaftShard {
             assemblies: RefCell::default(),
             restarts: Cell::new(0),
             closed: Cell::new(false),
+            awake: Rc::default(),
             replicas: RefCell::default(),
             _store: store,
         });
@@ -228,6 +248,7 @@ impl RaftShard {
             stopped: Cell::new(false),
             touched_at: Cell::new(now),
             sleep: Cell::new(Sleep::Awake),
+            awake: inner.awake.clone(),
             stand_in_until: Cell::new(now),
             lost_term: Cell::new(None),
             leader_heard_at: Cell::new(now),
@@ -258,6 +279,7 @@ impl RaftShard {
     pub async fn close_replica(&self, group: GroupId) {
         let core = self.inner.replicas.borrow_mut().remove(&group);
         if let Some(core) = core {
+            self.inner.awake.remove(group);
             supervisor::stop(&core).await;
         }
     }
@@ -265,6 +287,11 @@ impl RaftShard {
     /// The replica of `group` on this shard.
     pub fn replica(&self, group: GroupId) -> Option<Replica> {
         self.inner.core(group).map(Replica::new)
+    }
+
+    /// The groups whose replicas here are awake. Nothing about the others changes by itself.
+    pub fn awake_groups(&self) -> Vec<GroupId> {
+        self.inner.awake.groups()
     }
 
     /// Serves a connection whose hello named this shard (or is a detector's or a stranger's).
@@ -328,8 +355,16 @@ impl RaftShard {
 
     /// Counts.
     pub fn metrics(&self) -> RaftMetrics {
+        let board = &self.inner.board;
+        let (commit_micros, commit_buckets) = board.counts.commits();
         let mut metrics = RaftMetrics {
             restarts: self.inner.restarts.get(),
+            beat_frames: board.counts.beat_frames.get(),
+            commit_micros,
+            commit_buckets,
+            misdirected: board.counts.misdirected.get(),
+            streams_refused: board.counts.streams_refused.get(),
+            queued_bytes: board.queued_bytes(),
             ..RaftMetrics::default()
         };
         for core in self.inner.replicas.borrow().values() {

@@ -127,6 +127,7 @@ fn give_up(core: &Rc<Core>, reason: String) {
     tracing::error!(group = %core.group, replica = %core.id, reason, "a replica has stopped");
     core.resign();
     core.stopped.set(true);
+    core.awake.remove(core.group);
     core.set_instance(None);
     core.door.stop();
     core.progress.follow();

@@ -42,9 +42,7 @@ fn nodes_and_strangers_can_ask_and_cast() {
 #[test]
 fn hostile_bytes_close_their_connection_and_disturb_nobody() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        cluster.leader(&[1, 2, 3]).await;
+        let (cluster, _) = Cluster::led(3, test_config()).await;
         let addr = cluster.links.address(1, 2).await;
         let mut hello = Vec::from(*b"CRDR");
         hello.extend_from_slice(&1u16.to_le_bytes());

@@ -10,12 +10,10 @@ use harness::{Cluster, run, test_config, wait_for};
 #[test]
 fn a_flagged_replica_refetches_and_then_votes_again() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (mut cluster, leader) = Cluster::led(3, test_config()).await;
         cluster.commit(&["a", "b", "c"]).await;
         cluster.agree().await;
-        let victim = (1..=3).find(|id| *id != leader).expect("another");
+        let victim = cluster.other_than(leader);
         // It comes back with an empty disk under its old replica id.
         cluster.kill(victim).await;
         cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
@@ -38,9 +36,7 @@ fn a_flagged_replica_refetches_and_then_votes_again() {
 #[test]
 fn a_flagged_replica_does_not_help_to_elect_a_leader() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (mut cluster, leader) = Cluster::led(3, test_config()).await;
         cluster.commit(&["a"]).await;
         cluster.agree().await;
         let rest: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();
@@ -77,9 +73,7 @@ fn when_a_majority_is_flagged_the_longest_log_leads_once_all_have_answered() {
         config.election_min = std::time::Duration::from_millis(200);
         config.election_max = std::time::Duration::from_millis(300);
         config.heartbeat = std::time::Duration::from_millis(50);
-        let mut cluster = Cluster::new(3, config);
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (mut cluster, leader) = Cluster::led(3, config).await;
         cluster.commit(&["a", "b"]).await;
         cluster.agree().await;
         let rest: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();

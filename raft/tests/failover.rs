@@ -17,9 +17,7 @@ fn the_death_of_a_leader_is_answered_far_below_an_election_timeout() {
         // Fallback timeouts that this test could never wait for.
         config.election_min = Duration::from_secs(20);
         config.election_max = Duration::from_secs(30);
-        let mut cluster = Cluster::new(3, config);
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (mut cluster, leader) = Cluster::led(3, config).await;
         cluster.commit(&["a"]).await;
         cluster.kill(leader).await;
         let rest = cluster.running();
@@ -35,9 +33,7 @@ fn a_silent_leader_is_replaced_and_told_when_it_returns() {
         let mut config = test_config();
         config.election_min = Duration::from_secs(20);
         config.election_max = Duration::from_secs(30);
-        let mut cluster = Cluster::new(3, config);
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (cluster, leader) = Cluster::led(3, config).await;
         cluster.commit(&["a"]).await;
         for other in 1..=3 {
             cluster.links.cut(leader, other);
@@ -63,10 +59,8 @@ fn a_silent_leader_is_replaced_and_told_when_it_returns() {
 #[test]
 fn a_follower_that_alone_misses_the_leader_deposes_nobody() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
-        let deaf = (1..=3).find(|id| *id != leader).expect("another");
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
+        let deaf = cluster.other_than(leader);
         cluster.commit(&["a"]).await;
         let term = cluster.replica(leader).view().term;
         cluster.links.cut(leader, deaf);
@@ -95,9 +89,7 @@ fn a_follower_that_alone_misses_the_leader_deposes_nobody() {
 #[test]
 fn the_isr_drops_a_dead_node_at_once_and_takes_it_back() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (mut cluster, leader) = Cluster::led(3, test_config()).await;
         cluster.commit(&["a"]).await;
         let lag = Duration::from_secs(30);
         let in_sync = |cluster: &Cluster| {
@@ -114,7 +106,7 @@ fn the_isr_drops_a_dead_node_at_once_and_takes_it_back() {
             (in_sync(&cluster) == [1, 2, 3]).then_some(())
         })
         .await;
-        let dead = (1..=3).find(|id| *id != leader).expect("another");
+        let dead = cluster.other_than(leader);
         cluster.kill(dead).await;
         wait_for("the dead one to leave", || {
             (!in_sync(&cluster).contains(&dead)).then_some(())
@@ -135,11 +127,9 @@ fn the_isr_drops_a_dead_node_at_once_and_takes_it_back() {
 #[test]
 fn waiting_for_copies_counts_durable_voters() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (mut cluster, leader) = Cluster::led(3, test_config()).await;
         cluster.commit(&["a"]).await;
-        let dead = (1..=3).find(|id| *id != leader).expect("another");
+        let dead = cluster.other_than(leader);
         cluster.kill(dead).await;
         cluster.commit(&["b"]).await;
         let end = cluster.log_end(leader).expect("entries");
@@ -160,9 +150,7 @@ fn waiting_for_copies_counts_durable_voters() {
 #[test]
 fn a_node_that_hears_no_majority_counts_itself_as_isolated() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        cluster.leader(&[1, 2, 3]).await;
+        let (cluster, _) = Cluster::led(3, test_config()).await;
         for other in [2, 3] {
             cluster.links.cut(1, other);
         }
@@ -182,9 +170,7 @@ fn a_node_that_hears_no_majority_counts_itself_as_isolated() {
 #[test]
 fn a_read_barrier_needs_a_majority_and_sees_everything_before_it() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
         cluster.commit(&["a"]).await;
         let replica = cluster.replica(leader);
         let (one, two, three) = tokio::join!(
@@ -195,7 +181,7 @@ fn a_read_barrier_needs_a_majority_and_sees_everything_before_it() {
         let index = one.expect("a leader");
         assert!(two.is_ok() && three.is_ok());
         assert!(Some(index) >= cluster.log_end(leader));
-        let follower = (1..=3).find(|id| *id != leader).expect("another");
+        let follower = cluster.other_than(leader);
         let refused = cluster
             .replica(follower)
             .read_barrier()
@@ -215,11 +201,9 @@ fn a_read_barrier_needs_a_majority_and_sees_everything_before_it() {
 #[test]
 fn a_transfer_to_a_node_that_is_gone_leaves_a_leader_that_writes() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
         cluster.commit(&["a"]).await;
-        let gone = (1..=3).find(|id| *id != leader).expect("another");
+        let gone = cluster.other_than(leader);
         // Cut, but not yet held down: the transfer is tried and fails.
         cluster.links.cut(leader, gone);
         let moved = cluster

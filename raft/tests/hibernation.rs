@@ -32,9 +32,7 @@ async fn asleep(cluster: &Cluster) -> i32 {
 #[test]
 fn an_idle_group_sleeps_and_a_write_wakes_it_in_its_own_term() {
     run(async {
-        let mut cluster = Cluster::new(3, sleepy());
-        cluster.start_all().await;
-        cluster.leader(&[1, 2, 3]).await;
+        let (cluster, _) = Cluster::led(3, sleepy()).await;
         cluster.commit(&["a"]).await;
         let leader = asleep(&cluster).await;
         let term = cluster.replica(leader).view().term;
@@ -66,9 +64,7 @@ fn an_idle_group_sleeps_and_a_write_wakes_it_in_its_own_term() {
 #[test]
 fn a_sleeping_group_whose_leader_dies_elects_another() {
     run(async {
-        let mut cluster = Cluster::new(3, sleepy());
-        cluster.start_all().await;
-        cluster.leader(&[1, 2, 3]).await;
+        let (mut cluster, _) = Cluster::led(3, sleepy()).await;
         cluster.commit(&["a"]).await;
         let leader = asleep(&cluster).await;
         tokio::time::sleep(Duration::from_millis(1000)).await;
@@ -81,14 +77,12 @@ fn a_sleeping_group_whose_leader_dies_elects_another() {
 #[test]
 fn a_sleeping_group_whose_follower_restarts_keeps_its_leader() {
     run(async {
-        let mut cluster = Cluster::new(3, sleepy());
-        cluster.start_all().await;
-        cluster.leader(&[1, 2, 3]).await;
+        let (mut cluster, _) = Cluster::led(3, sleepy()).await;
         cluster.commit(&["a"]).await;
         let leader = asleep(&cluster).await;
         let term = cluster.replica(leader).view().term;
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        let follower = (1..=3).find(|id| *id != leader).expect("another");
+        let follower = cluster.other_than(leader);
         cluster.kill(follower).await;
         cluster.start(follower).await;
         let after = asleep(&cluster).await;
@@ -100,9 +94,7 @@ fn a_sleeping_group_whose_follower_restarts_keeps_its_leader() {
 #[test]
 fn a_read_barrier_wakes_a_sleeping_group() {
     run(async {
-        let mut cluster = Cluster::new(3, sleepy());
-        cluster.start_all().await;
-        cluster.leader(&[1, 2, 3]).await;
+        let (cluster, _) = Cluster::led(3, sleepy()).await;
         cluster.commit(&["a"]).await;
         let leader = asleep(&cluster).await;
         tokio::time::sleep(Duration::from_millis(1000)).await;

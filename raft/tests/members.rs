@@ -62,7 +62,7 @@ fn a_replica_is_replaced_by_another_that_has_caught_up() {
             cluster.propose(leader, harness::batch(&n.to_string()));
         }
         cluster.commit(&["a"]).await;
-        let leaving = (1..=3).find(|id| *id != leader).expect("another");
+        let leaving = cluster.other_than(leader);
         let staying: Vec<i32> = (1..=4).filter(|id| *id != leaving).collect();
         change(&cluster, &staying).await;
         cluster.kill(leaving).await;

@@ -13,9 +13,7 @@ use harness::{Cluster, PATIENCE, Ticket, batch, batch_of, run, test_config, wait
 #[test]
 fn a_pipeline_of_proposals_is_applied_in_order_with_dense_offsets() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
         let values: Vec<String> = (0..3000).map(|n| format!("v{n}")).collect();
         let tickets: Vec<Ticket> = values
             .iter()
@@ -37,9 +35,7 @@ fn a_pipeline_of_proposals_is_applied_in_order_with_dense_offsets() {
 #[test]
 fn batches_of_several_records_take_as_many_offsets_and_internal_entries_none() {
     run(async {
-        let mut cluster = Cluster::new(1, test_config());
-        cluster.start_all().await;
-        cluster.leader(&[1]).await;
+        let (cluster, _) = Cluster::led(1, test_config()).await;
         cluster.propose(1, batch_of(&["a", "b", "c"])).wait().await;
         cluster.propose_internal(1, b"state").wait().await;
         let ProposalOutcome::Applied(head) = cluster.propose(1, batch("d")).wait().await else {
@@ -54,9 +50,7 @@ fn batches_of_several_records_take_as_many_offsets_and_internal_entries_none() {
 #[test]
 fn acks_1_is_told_before_the_followers_hear_of_it() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
         cluster.commit(&["a"]).await;
         for other in [1, 2, 3] {
             cluster.links.cut(leader, other);
@@ -71,10 +65,8 @@ fn acks_1_is_told_before_the_followers_hear_of_it() {
 #[test]
 fn a_proposal_for_another_term_is_refused_with_the_leader() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
-        let follower = (1..=3).find(|id| *id != leader).expect("another");
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
+        let follower = cluster.other_than(leader);
         let term = cluster.replica(leader).view().term;
         let at_follower = cluster.propose_in(follower, term, batch("x")).wait().await;
         let expected = RefuseReason::NotLeader {
@@ -101,9 +93,7 @@ fn proposals_that_meet_an_expired_lease_are_held_and_keep_their_order() {
         config.election_min = Duration::from_millis(300);
         config.election_max = Duration::from_millis(400);
         config.heartbeat = Duration::from_millis(50);
-        let mut cluster = Cluster::new(2, config);
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2]).await;
+        let (cluster, leader) = Cluster::led(2, config).await;
         cluster.commit(&["a"]).await;
         let other = 3 - leader;
         cluster.links.cut(leader, other);
@@ -142,9 +132,7 @@ fn a_lease_that_does_not_come_back_fails_the_first_and_those_behind_it() {
     run(async {
         let mut config = test_config();
         config.propose_hold_max = Duration::from_millis(100);
-        let mut cluster = Cluster::new(2, config);
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2]).await;
+        let (cluster, leader) = Cluster::led(2, config).await;
         cluster.commit(&["a"]).await;
         cluster.links.cut(1, 2);
         wait_for("the lease to expire", || {

@@ -10,10 +10,8 @@ use harness::{Cluster, run, test_config, wait_for};
 #[test]
 fn a_panic_in_a_machine_restarts_that_replica_from_its_log() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
-        let victim = (1..=3).find(|id| *id != leader).expect("another");
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
+        let victim = cluster.other_than(leader);
         cluster.commit(&["a"]).await;
         cluster.nodes[&victim].machine().borrow_mut().poison = Some(b"poison");
         cluster.propose_internal(leader, b"poison").wait().await;
@@ -28,9 +26,7 @@ fn a_panic_in_a_machine_restarts_that_replica_from_its_log() {
 #[test]
 fn a_leader_that_panicked_leads_again_only_in_a_new_term() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
         let term = cluster.replica(leader).view().term;
         cluster.commit(&["a"]).await;
         cluster.nodes[&leader].machine().borrow_mut().poison = Some(b"poison");
@@ -52,9 +48,7 @@ fn a_leader_that_panicked_leads_again_only_in_a_new_term() {
 #[test]
 fn a_failed_flush_stops_the_replica_and_the_others_go_on() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (mut cluster, leader) = Cluster::led(3, test_config()).await;
         cluster.commit(&["a"]).await;
         cluster.nodes[&leader].disk.fail_flush("", 0);
         cluster.propose(leader, harness::batch("lost?"));
@@ -83,12 +77,10 @@ fn a_failed_flush_stops_the_replica_and_the_others_go_on() {
 #[test]
 fn a_full_disk_holds_a_replica_up_until_there_is_room() {
     run(async {
-        let mut cluster = Cluster::new(3, test_config());
-        cluster.start_all().await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
         cluster.commit(&["a"]).await;
         cluster.agree().await;
-        let full = (1..=3).find(|id| *id != leader).expect("another");
+        let full = cluster.other_than(leader);
         cluster.nodes[&full].disk.set_capacity(0);
         let large = "x".repeat(300_000);
         for _ in 0..10 {

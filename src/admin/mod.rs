@@ -13,8 +13,8 @@ pub use health::{ClusterHealth, Readiness, cluster_health, readiness};
 pub use histogram::{BUCKET_BOUNDS_SECONDS, Histogram};
 pub use metrics::{Detail, render as render_metrics};
 pub use server::{
-    AdminServer, AdminServices, LeadAnswer, LeadError, LeadFn, LeadRequest, Refusal, StatusFn,
-    start,
+    AdminServer, AdminServices, DecommissionAnswer, DecommissionError, DecommissionFn, LeadAnswer,
+    LeadError, LeadFn, LeadRequest, Refusal, StatusFn, start,
 };
 pub use status::{
     ApiStatus, KafkaStatus, LocalReplica, NodeStatus, NodeView, PartitionView, RaftStatus,

@@ -8,6 +8,7 @@
 //! | `GET /health/cluster` | 200 or 503, JSON with reasons |
 //! | `GET /v1/status` | everything above as one JSON document |
 //! | `POST /v1/partitions/TOPIC/P/leader?node=N` | moves a leadership; must reach the leader |
+//! | `POST /v1/nodes/N/decommission` | removes a node for good; any node may be asked |
 
 use std::io;
 use std::net::SocketAddr;
@@ -43,11 +44,36 @@ pub type StatusFn = Arc<dyn Fn() -> BoxFuture<'static, NodeStatus> + Send + Sync
 pub type LeadFn =
     Arc<dyn Fn(LeadRequest) -> BoxFuture<'static, Result<LeadAnswer, LeadError>> + Send + Sync>;
 
+/// Asks the cluster to remove a node for good. Called from the admin thread.
+pub type DecommissionFn = Arc<
+    dyn Fn(i32) -> BoxFuture<'static, Result<DecommissionAnswer, DecommissionError>> + Send + Sync,
+>;
+
 /// What the admin port needs from its node.
 #[derive(Clone)]
 pub struct AdminServices {
     pub status: StatusFn,
     pub lead: LeadFn,
+    pub decommission: DecommissionFn,
+}
+
+/// A node that has left for good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecommissionAnswer {
+    pub node: i32,
+    /// Partitions that still have a place on it: one replica short until replicas can be moved.
+    pub short_partitions: Vec<String>,
+}
+
+/// Why a node stays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecommissionError {
+    /// The controller's word.
+    #[error("{0}")]
+    Refused(String),
+    /// No answer from the controller.
+    #[error("{0}")]
+    Unanswered(String),
 }
 
 /// "Let this node lead this partition."
@@ -229,6 +255,7 @@ fn router(services: AdminServices) -> Router {
         .route("/health/cluster", get(cluster))
         .route("/v1/status", get(status))
         .route("/v1/partitions/{topic}/{partition}/leader", post(lead))
+        .route("/v1/nodes/{node}/decommission", post(decommission))
         .with_state(services)
 }
 
@@ -316,6 +343,29 @@ async fn lead(
     {
         Ok(answer) => Ok(Json(answer).into_response()),
         Err(error) => Err(refuse_lead(error)),
+    }
+}
+
+async fn decommission(
+    State(services): State<AdminServices>,
+    Path(node): Path<i32>,
+    headers: HeaderMap,
+) -> Result<Response, Response> {
+    if !is_same_site(&headers) {
+        return Err(refuse(
+            StatusCode::FORBIDDEN,
+            "a page of another site may not ask for this",
+        ));
+    }
+    match (services.decommission)(node).await {
+        Ok(answer) => Ok(Json(answer).into_response()),
+        Err(error) => {
+            let code = match &error {
+                DecommissionError::Refused(_) => StatusCode::CONFLICT,
+                DecommissionError::Unanswered(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            Err(refuse(code, error.to_string()))
+        }
     }
 }
 
@@ -412,6 +462,17 @@ mod tests {
                     })
                 })
             }),
+            decommission: Arc::new(|node| {
+                Box::pin(async move {
+                    match node {
+                        9 => Err(DecommissionError::Refused("node 9 is up".to_owned())),
+                        node => Ok(DecommissionAnswer {
+                            node,
+                            short_partitions: vec!["t/0".to_owned()],
+                        }),
+                    }
+                })
+            }),
         };
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let server = start(&env, any, services).expect("a free port");
@@ -496,11 +557,34 @@ mod tests {
     }
 
     #[test]
+    fn nodes_are_removed_unless_the_controller_or_the_origin_says_no() {
+        let post = |node: i32, extra: &str| {
+            format!(
+                "POST /v1/nodes/{node}/decommission HTTP/1.1\r\nhost: x\r\n{extra}\
+                 connection: close\r\ncontent-length: 0\r\n\r\n"
+            )
+        };
+        let removed = ask(serving(), &post(2, ""));
+        assert!(
+            removed.contains(r#"{"node":2,"short_partitions":["t/0"]}"#),
+            "{removed}"
+        );
+        let refused = ask(serving(), &post(9, ""));
+        assert!(refused.starts_with("HTTP/1.1 409"), "{refused}");
+        assert!(refused.contains(r#"{"error":"node 9 is up"}"#), "{refused}");
+        let foreign = ask(serving(), &post(2, "origin: http://evil.example\r\n"));
+        assert!(foreign.starts_with("HTTP/1.1 403"), "{foreign}");
+    }
+
+    #[test]
     fn a_taken_port_is_an_error_at_once() {
         let env = Env::real();
         let services = AdminServices {
             status: Arc::new(|| Box::pin(async { NodeStatus::default() })),
             lead: Arc::new(|_| Box::pin(async { Err(LeadError::TimedOut) })),
+            decommission: Arc::new(|_| {
+                Box::pin(async { Err(DecommissionError::Unanswered(String::new())) })
+            }),
         };
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let first = start(&env, any, services.clone()).expect("a free port");

@@ -1,6 +1,7 @@
 //! `corduroy cluster`: who is there, and is it well?
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,12 +9,14 @@ use clap::{Args, Subcommand};
 use corduroy_client::{Client, ClusterDescription, TopicDescription};
 
 use super::Context;
-use super::admins::find_admins;
+use super::admins::{Admins, find_admins};
 use super::cluster_view::{HealthView, NodeRow, PartitionHealth, StatusView, nodes_text};
 use super::connect::{client_error, connect};
-use super::error::{CliResult, EXIT_FAILED, EXIT_OK, Stop};
+use super::error::{CliError, CliResult, EXIT_FAILED, EXIT_OK, Stop};
+use super::http;
 use super::output::{OutputArgs, OutputFormat, print, print_json};
 use super::time::parse_duration;
+use crate::admin::{DecommissionAnswer, Refusal};
 
 /// How long a node may take to accept a connection before it counts as unreachable.
 const REACH_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -42,6 +45,30 @@ Examples:
   corduroy cluster health --wait 30s             until it is, or time is up
   corduroy cluster health --wait 30s --nodes 3   and that many nodes are there")]
     Health(HealthArgs),
+    /// Remove a node for good: one that is down, or on which no replica lives
+    #[command(after_help = "\
+Examples:
+  corduroy cluster decommission 3
+      node 3 is gone for good: its id is never used again
+
+A node that is up leaves only when no replica lives on it (moving replicas away does not exist
+yet). The partitions of a node that is down stay one replica short; one whose only replica is there
+keeps the node from leaving.")]
+    Decommission(DecommissionArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct DecommissionArgs {
+    /// The id of the node
+    #[arg(value_name = "NODE")]
+    node: i32,
+
+    /// An admin port of the cluster [default: ask the brokers for theirs]
+    #[arg(long, value_name = "HOST:PORT", env = "CORDUROY_ADMIN")]
+    admin: Option<SocketAddr>,
+
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -100,7 +127,57 @@ pub(super) async fn run(context: &Context, command: ClusterCommand) -> CliResult
             Ok(ExitCode::from(EXIT_OK))
         }
         ClusterCommand::Health(args) => health(context, &args).await,
+        ClusterCommand::Decommission(args) => decommission(context, &args).await,
     }
+}
+
+async fn decommission(context: &Context, args: &DecommissionArgs) -> CliResult<ExitCode> {
+    let admins = match args.admin {
+        Some(addr) => Admins::given(addr),
+        None => find_admins(&context.env, &connect(context).await?).await?,
+    };
+    let admin = admins.first();
+    let path = format!("/v1/nodes/{}/decommission", args.node);
+    let answer = http::ask(&context.env, admin, "POST", &path)
+        .await
+        .map_err(|error| {
+            CliError::failed(format!("cannot reach the admin port {admin}: {error}"))
+                .help("name one with --admin HOST:PORT; a node prints its own when it starts")
+        })?;
+    if answer.status != 200 {
+        let reason = match serde_json::from_str::<Refusal>(&answer.body) {
+            Ok(refusal) => refusal.error,
+            Err(_) => format!("{admin} answered {}: is it an admin port?", answer.status),
+        };
+        return Err(
+            CliError::failed(format!("node {} was not removed: {reason}", args.node))
+                .help("`corduroy cluster nodes` shows who is there")
+                .into(),
+        );
+    }
+    let answer: DecommissionAnswer = serde_json::from_str(&answer.body).map_err(|error| {
+        CliError::failed(format!("cannot understand the admin port {admin}: {error}"))
+    })?;
+    match args.output.output {
+        OutputFormat::Json => print_json(&answer)?,
+        OutputFormat::Table => print(&decommissioned_text(&answer))?,
+    }
+    Ok(ExitCode::from(EXIT_OK))
+}
+
+fn decommissioned_text(answer: &DecommissionAnswer) -> String {
+    let node = answer.node;
+    let mut text = format!(
+        "node {node} is removed for good; if its process runs, stop it (a new node needs an empty \
+         data directory)\n"
+    );
+    if !answer.short_partitions.is_empty() {
+        text.push_str(&format!(
+            "one replica short from now on, since replicas cannot be moved yet: {}\n",
+            answer.short_partitions.join(", ")
+        ));
+    }
+    text
 }
 
 /// What metadata says at one moment.

@@ -61,6 +61,8 @@ pub struct NodeConfig {
     pub down_after: Duration,
     /// How long a partition may stay idle before its Raft group stops ticking.
     pub hibernate_after: Duration,
+    /// How often retention is looked at.
+    pub retention_check: Duration,
     /// Each key of the node and cluster layers that somebody set, with its place.
     pub settings: BTreeMap<&'static str, Setting>,
     /// Sentences for the person who starts the node.
@@ -156,6 +158,7 @@ impl NodeConfig {
             ping_interval: Duration::from_millis(read.count("raft.ping.interval.ms")),
             down_after: Duration::from_millis(read.count("raft.down.after.ms")),
             hibernate_after: Duration::from_millis(read.count("raft.hibernate.after.ms")),
+            retention_check: Duration::from_millis(read.count("log.retention.check.interval.ms")),
             warnings,
             settings: settings.node.into_iter().chain(settings.cluster).collect(),
         })

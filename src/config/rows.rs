@@ -184,6 +184,14 @@ pub const NODE: &[ConfigKey] = &[
     .unit(Unit::Millis)
     .between(100, INT_MAX)
     .doc("After this long without a write a partition's Raft group stops ticking."),
+    node(
+        "log.retention.check.interval.ms",
+        Kind::Long,
+        DefaultValue::Fixed("300000"),
+    )
+    .unit(Unit::Millis)
+    .between(1, LONG_MAX)
+    .doc("How often each shard looks at the retention of the partitions that it leads."),
 ];
 
 /// The whole cluster, live: IncrementalAlterConfigs on the broker resource with the empty name.
@@ -292,10 +300,6 @@ pub const CLUSTER: &[ConfigKey] = &[
         .between(-1, LONG_MAX)
         .doc("The default of retention.bytes.")
         .enforced(),
-    cluster("log.retention.check.interval.ms", Kind::Long, "300000")
-        .unit(Unit::Millis)
-        .between(1, LONG_MAX)
-        .doc("How often retention is looked at."),
     cluster("log.local.retention.ms", Kind::Long, "-2")
         .unit(Unit::Millis)
         .between(-2, LONG_MAX)
@@ -374,7 +378,11 @@ pub const CLUSTER: &[ConfigKey] = &[
     cluster("producer.id.expiration.ms", Kind::Int, "86400000")
         .unit(Unit::Millis)
         .between(1, INT_MAX)
-        .doc("A producer id without a record for this long is forgotten."),
+        .doc(
+            "A producer id without a record for this long, by the records' own timestamps, is \
+             forgotten by a partition; looked at as often as retention, where there are writes.",
+        )
+        .enforced(),
     cluster("transactional.id.expiration.ms", Kind::Int, "604800000")
         .unit(Unit::Millis)
         .between(1, INT_MAX)

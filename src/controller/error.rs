@@ -152,6 +152,12 @@ pub enum RequestError {
     /// This node stops.
     #[error("the node is stopping")]
     Stopping,
+    /// This node's replica of the controller stopped; the node itself goes on.
+    #[error(
+        "this node's replica of the controller has stopped ({0}); ask another node, and look at this \
+         one's log and disk"
+    )]
+    ReplicaStopped(String),
     /// The controller answered, and refuses.
     #[error("{}", .0.message)]
     Refused(Refusal),
@@ -166,6 +172,7 @@ impl RequestError {
         match self {
             RequestError::Timeout => ErrorCode::RequestTimedOut,
             RequestError::Stopping => ErrorCode::BrokerNotAvailable,
+            RequestError::ReplicaStopped(_) => ErrorCode::KafkaStorageError,
             RequestError::Refused(refusal) => ErrorCode::from_code(refusal.code),
             RequestError::Unexpected => ErrorCode::UnknownServerError,
         }

@@ -29,6 +29,8 @@ pub(super) struct ControllerMachine {
     hooks: ControllerHooks,
     /// Rings at everything that the controller's task may have to act on.
     changed: Rc<Notify>,
+    /// Why this node's replica stopped, if it did.
+    stopped: Option<String>,
 }
 
 impl ControllerMachine {
@@ -37,12 +39,18 @@ impl ControllerMachine {
             state: ControllerState::default(),
             hooks,
             changed,
+            stopped: None,
         }
     }
 
     /// As of the last applied entry.
     pub(super) fn state(&self) -> &ControllerState {
         &self.state
+    }
+
+    /// Why this node's replica stopped, if it did.
+    pub(super) fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
     }
 
     fn publish(&self) {
@@ -104,6 +112,7 @@ impl StateMachine for ControllerMachine {
             ReplicaEvent::Stopped { reason } => {
                 error!(reason, "the controller's replica of this node has stopped");
                 (self.hooks.leader_changed)(None);
+                self.stopped = Some(reason.to_string());
             }
             ReplicaEvent::BecameReady { .. }
             | ReplicaEvent::MembersChanged

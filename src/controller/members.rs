@@ -1,81 +1,167 @@
-//! Which replicas of the controller vote: one on every node.
+//! Which replicas of the controller vote: five at most; on every other node one learns.
 //!
-//! A replica that only learns would be dropped by the next change of members
-//! ([`corduroy_raft::Replica::change_members`] makes the members exactly the voters), so every
-//! node's replica votes. That is what Redpanda does too, and good for a few dozen nodes.
+//! More voters would not make the metadata safer, only every change of it slower. A learner has the
+//! whole log, so one becomes a voter as soon as a voter leaves.
 
 use std::collections::BTreeMap;
 
 use corduroy_record::{NodeId, ReplicaId};
 
-/// Decides on the next voters on the way to one on each node; none if everything is as it should
-/// be. One newcomer at a time, so that one that never comes up keeps nobody else out: `attempt`
-/// says whose turn it is.
-pub(super) fn next_voters(
+/// Voters of the controller's group: two of them may be lost.
+pub(super) const VOTERS_MAX: usize = 5;
+
+/// The members of the controller's group as they shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Arrangement {
+    /// Who votes; at most [`VOTERS_MAX`].
+    pub voters: Vec<(ReplicaId, NodeId)>,
+    /// Who only learns.
+    pub learners: Vec<(ReplicaId, NodeId)>,
+}
+
+/// Decides on the next step towards a replica on each node, [`VOTERS_MAX`] of them with a vote; none
+/// if everything is as it should be. One newcomer at a time, so that one that never comes up keeps
+/// nobody else out: `attempt` says whose turn it is.
+pub(super) fn next_members(
     members: &[(ReplicaId, NodeId, bool)],
     nodes: &BTreeMap<ReplicaId, NodeId>,
     is_down: impl Fn(NodeId) -> bool,
     attempt: usize,
-) -> Option<Vec<(ReplicaId, NodeId)>> {
-    let votes = |replica: &ReplicaId| members.iter().any(|(id, _, votes)| *votes && id == replica);
-    let mut voters: Vec<(ReplicaId, NodeId)> = members
-        .iter()
-        .filter(|(id, _, votes)| *votes && nodes.contains_key(id))
-        .map(|(id, node, _)| (*id, *node))
-        .collect();
+) -> Option<Arrangement> {
+    let staying = |votes: bool| -> Vec<(ReplicaId, NodeId)> {
+        let kind = members.iter().filter(|(_, _, voter)| *voter == votes);
+        kind.filter(|(id, _, _)| nodes.contains_key(id))
+            .map(|(id, node, _)| (*id, *node))
+            .collect()
+    };
+    let mut next = Arrangement {
+        voters: staying(true),
+        learners: staying(false),
+    };
     let someone_left = members.iter().any(|(id, _, _)| !nodes.contains_key(id));
-    if someone_left && !voters.is_empty() {
-        return Some(voters);
+    if someone_left && !next.voters.is_empty() {
+        return Some(next);
     }
-    // A voter that is down from its first moment would only make majorities harder to reach.
-    let newcomers: Vec<(ReplicaId, NodeId)> = nodes
+    if next.voters.len() > VOTERS_MAX {
+        // Whoever is down first, then the youngest.
+        next.voters.sort_by_key(|(id, node)| (is_down(*node), *id));
+        let surplus = next.voters.split_off(VOTERS_MAX);
+        next.learners.extend(surplus);
+        return Some(next);
+    }
+    // A newcomer that is down from its first moment would only make majorities harder to reach.
+    let waiting: Vec<(ReplicaId, NodeId)> = nodes
         .iter()
-        .filter(|(replica, node)| !votes(replica) && !is_down(**node))
         .map(|(replica, node)| (*replica, *node))
+        .filter(|(replica, node)| {
+            let votes = next.voters.iter().any(|(id, _)| id == replica);
+            let learns = next.learners.iter().any(|(id, _)| id == replica);
+            let wanted = if next.voters.len() < VOTERS_MAX {
+                !votes
+            } else {
+                !votes && !learns
+            };
+            wanted && !is_down(*node)
+        })
         .collect();
-    let newcomer = newcomers.get(attempt.checked_rem(newcomers.len())?)?;
-    voters.push(*newcomer);
-    Some(voters)
+    let (replica, node) = *waiting.get(attempt.checked_rem(waiting.len())?)?;
+    if next.voters.len() < VOTERS_MAX {
+        next.learners.retain(|(id, _)| *id != replica);
+        next.voters.push((replica, node));
+    } else {
+        next.learners.push((replica, node));
+    }
+    Some(next)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Members with a vote, members without, nodes, attempt, and what comes next.
+    type Case = (
+        &'static [u64],
+        &'static [u64],
+        &'static [u64],
+        usize,
+        Option<(&'static [u64], &'static [u64])>,
+    );
+
     #[test]
-    fn voters_follow_the_nodes() {
-        type Case = (
-            &'static [(u64, bool)],
-            &'static [u64],
-            usize,
-            Option<&'static [u64]>,
-        );
+    fn members_follow_the_nodes_and_five_vote() {
         // Node 9 is down.
         let cases: &[Case] = &[
-            (&[(1, true)], &[1], 0, None),
-            (&[(1, true)], &[1, 2], 0, Some(&[1, 2])),
-            (&[(1, true), (2, false)], &[1, 2], 0, Some(&[1, 2])),
-            (&[(1, true), (2, true)], &[1, 2], 0, None),
-            (&[(1, true), (2, true)], &[1], 0, Some(&[1])),
-            (&[(1, true), (2, true)], &[1, 3], 0, Some(&[1])),
-            (&[(1, true), (2, false)], &[1], 0, Some(&[1])),
-            (&[(1, true)], &[1, 9], 0, None),
-            (&[(1, true)], &[1, 2, 3], 0, Some(&[1, 2])),
-            (&[(1, true)], &[1, 2, 3], 1, Some(&[1, 3])),
-            (&[(1, true)], &[1, 2, 3], 2, Some(&[1, 2])),
+            (&[1], &[], &[1], 0, None),
+            (&[1], &[], &[1, 2], 0, Some((&[1, 2], &[]))),
+            (&[1], &[2], &[1, 2], 0, Some((&[1, 2], &[]))),
+            (&[1, 2], &[], &[1, 2], 0, None),
+            (&[1, 2], &[], &[1], 0, Some((&[1], &[]))),
+            (&[1, 2], &[], &[1, 3], 0, Some((&[1], &[]))),
+            (&[1], &[2], &[1], 0, Some((&[1], &[]))),
+            (&[1], &[], &[1, 9], 0, None),
+            (&[1], &[], &[1, 2, 3], 0, Some((&[1, 2], &[]))),
+            (&[1], &[], &[1, 2, 3], 1, Some((&[1, 3], &[]))),
+            (&[1], &[], &[1, 2, 3], 2, Some((&[1, 2], &[]))),
+            // The sixth and seventh learn, and stay.
+            (&[1, 2, 3, 4, 5], &[], &[1, 2, 3, 4, 5], 0, None),
+            (
+                &[1, 2, 3, 4, 5],
+                &[],
+                &[1, 2, 3, 4, 5, 6],
+                3,
+                Some((&[1, 2, 3, 4, 5], &[6])),
+            ),
+            (
+                &[1, 2, 3, 4, 5],
+                &[6],
+                &[1, 2, 3, 4, 5, 6, 7],
+                0,
+                Some((&[1, 2, 3, 4, 5], &[6, 7])),
+            ),
+            (&[1, 2, 3, 4, 5], &[6, 7], &[1, 2, 3, 4, 5, 6, 7], 0, None),
+            // A voter leaves, and the learners stay; then one of them is promoted.
+            (
+                &[1, 2, 3, 4, 5],
+                &[6, 7],
+                &[1, 2, 4, 5, 6, 7],
+                0,
+                Some((&[1, 2, 4, 5], &[6, 7])),
+            ),
+            (
+                &[1, 2, 4, 5],
+                &[6, 7],
+                &[1, 2, 4, 5, 6, 7],
+                1,
+                Some((&[1, 2, 4, 5, 7], &[6])),
+            ),
+            // A learner that is down is not promoted.
+            (&[1, 2, 3, 4], &[9], &[1, 2, 3, 4, 9], 0, None),
+            // Too many voters, by an older version.
+            (
+                &[1, 2, 3, 4, 5, 6, 9],
+                &[],
+                &[1, 2, 3, 4, 5, 6, 9],
+                0,
+                Some((&[1, 2, 3, 4, 5], &[6, 9])),
+            ),
         ];
-        for (members, ids, attempt, want) in cases {
-            let members: Vec<(ReplicaId, NodeId, bool)> = members
+        let member = |id: &u64, votes| (ReplicaId::new(*id), NodeId::new(*id as i32), votes);
+        let numbers =
+            |members: &[(ReplicaId, NodeId)]| members.iter().map(|m| m.0.get()).collect::<Vec<_>>();
+        for (voters, learners, ids, attempt, want) in cases {
+            let members: Vec<_> = voters
                 .iter()
-                .map(|(id, votes)| (ReplicaId::new(*id), NodeId::new(*id as i32), *votes))
+                .map(|id| member(id, true))
+                .chain(learners.iter().map(|id| member(id, false)))
                 .collect();
             let nodes: BTreeMap<ReplicaId, NodeId> = ids
                 .iter()
                 .map(|id| (ReplicaId::new(*id), NodeId::new(*id as i32)))
                 .collect();
-            let got = next_voters(&members, &nodes, |node| node == NodeId::new(9), *attempt)
-                .map(|voters| voters.iter().map(|(id, _)| id.get()).collect::<Vec<_>>());
-            assert_eq!(got.as_deref(), *want, "{members:?} {ids:?} {attempt}");
+            let got = next_members(&members, &nodes, |node| node == NodeId::new(9), *attempt)
+                .map(|next| (numbers(&next.voters), numbers(&next.learners)));
+            let want = want.map(|(voters, learners)| (voters.to_vec(), learners.to_vec()));
+            assert_eq!(got, want, "{voters:?} {learners:?} {ids:?} {attempt}");
         }
     }
 }

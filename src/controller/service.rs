@@ -87,7 +87,7 @@ impl Service {
             let view = self.replica.view();
             let attempt = match (view.role, view.leader) {
                 (Role::Leader, _) => self.execute(id, request.clone(), deadline).await,
-                (Role::Stopped, _) => return Err(RequestError::Stopping),
+                (Role::Stopped, _) => return Err(self.stopped()),
                 (_, Some((_, leader))) if leader != self.node => {
                     self.send(leader, id, &request, deadline).await
                 }
@@ -102,6 +102,14 @@ impl Service {
             let pause = deadline.min(self.env.now() + RETRY_PAUSE);
             // Either way the leader is looked for again.
             let _ = timeout_at(pause, changed).await;
+        }
+    }
+
+    /// A replica that stops says why, but for one that was closed with its node.
+    fn stopped(&self) -> RequestError {
+        match self.machine.borrow().stopped() {
+            Some(reason) => RequestError::ReplicaStopped(reason.to_owned()),
+            None => RequestError::Stopping,
         }
     }
 

@@ -25,7 +25,7 @@ use super::handle::ControllerInbox;
 use super::identity::{Identity, IdentityFile};
 use super::image::MetadataImage;
 use super::machine::{ControllerHooks, ControllerMachine};
-use super::members::next_voters;
+use super::members::{VOTERS_MAX, next_members};
 use super::requests::{NodeClaim, Reply, Request};
 use super::service::{Attempt, Service};
 use crate::config::NodeConfig;
@@ -190,6 +190,16 @@ impl Controller {
         self.0.service.replica.view().leader.map(|(_, node)| node)
     }
 
+    /// Nodes whose replicas are members, and whether they vote, as far as this one knows.
+    #[cfg(test)]
+    pub(super) fn members(&self) -> BTreeMap<i32, bool> {
+        let members = self.0.service.replica.members();
+        members
+            .into_iter()
+            .map(|(_, node, votes)| (node.get(), votes))
+            .collect()
+    }
+
     /// Takes in the failure detector's word: new replicas avoid a node that is down.
     pub fn set_down(&self, node: NodeId, down: bool) {
         let mut nodes = self.0.service.down.borrow_mut();
@@ -325,13 +335,22 @@ impl Controller {
         let down = service.down.borrow().clone();
         let is_down = |node: NodeId| down.contains(&node.get());
         let members = service.replica.members();
-        let Some(voters) = next_voters(&members, &nodes, is_down, attempt) else {
+        let Some(next) = next_members(&members, &nodes, is_down, attempt) else {
             return;
         };
-        let ids: Vec<u64> = voters.iter().map(|(id, _)| id.get()).collect();
-        match service.replica.change_members(voters, CATCH_UP_MAX).await {
-            Ok(()) => info!(?ids, "the controller's voters changed"),
-            Err(error) => debug!(?ids, %error, "the controller's voters did not change yet"),
+        let nodes_of = |members: &[(ReplicaId, NodeId)]| -> Vec<i32> {
+            members.iter().map(|(_, node)| node.get()).collect()
+        };
+        let (voters, learners) = (nodes_of(&next.voters), nodes_of(&next.learners));
+        let changed = service
+            .replica
+            .arrange_members(next.voters, &next.learners, CATCH_UP_MAX)
+            .await;
+        match changed {
+            Ok(()) => info!(?voters, ?learners, "the controller's members changed"),
+            Err(error) => {
+                debug!(?voters, ?learners, %error, "the controller's members did not change yet")
+            }
         }
     }
 
@@ -467,7 +486,9 @@ fn founders(identity: &Identity) -> Vec<(ReplicaId, NodeId)> {
         .founding
         .iter()
         .flat_map(|founding| &founding.nodes);
+    // The others learn, once they have registered.
     founders
+        .take(VOTERS_MAX)
         .map(|node| {
             (
                 ReplicaId::new(node.controller_replica),

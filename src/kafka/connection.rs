@@ -13,7 +13,7 @@ use futures::stream::FuturesOrdered;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, trace, warn};
 
 use crate::shard::Shard;
 
@@ -21,6 +21,7 @@ use super::context::KafkaContext;
 use super::dispatch;
 use crate::shard::Counters;
 use crate::shard::MemoryPermit;
+use crate::walk::WALK;
 
 /// Requests of one connection that are being served; beyond it the socket is not read.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 64;
@@ -124,6 +125,8 @@ async fn read_requests(
     let mut buffer = BytesMut::with_capacity(READ_BUFFER_BYTES);
     while let Some((frame, memory)) = read_frame(&mut read, &mut buffer, context).await? {
         let arrived = context.env.now();
+        let (node, shard) = (context.node.get(), context.shard.index());
+        trace!(target: WALK, room = 1, node, shard, bytes = frame.len(), "a frame is read");
         let Ok(permit) = slots.reserve().await else {
             return Ok(());
         };
@@ -262,7 +265,7 @@ async fn write_one(write: &mut WriteHalf, served: Served, counters: &Counters) -
     let micros = u64::try_from(arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
     counters.served(api_key, micros);
     let result = match reply {
-        Reply::Frame(pieces) => write_pieces(write, pieces).await,
+        Reply::Frame(pieces) => write_pieces(write, pieces, api_key).await,
         Reply::Nothing => Ok(()),
         Reply::Close(reason) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, reason)),
     };
@@ -271,16 +274,22 @@ async fn write_one(write: &mut WriteHalf, served: Served, counters: &Counters) -
 }
 
 /// Writes shared pieces with vectored writes: no copy of a batch.
-async fn write_pieces(write: &mut WriteHalf, pieces: Vec<Bytes>) -> io::Result<()> {
+async fn write_pieces(write: &mut WriteHalf, pieces: Vec<Bytes>, api_key: i16) -> io::Result<()> {
+    let count = pieces.len();
+    let mut writes = 1u32;
     if let [piece] = pieces.as_slice() {
-        return write.write_all(piece).await;
-    }
-    let mut rest = PieceQueue { pieces, first: 0 };
-    while rest.has_remaining() {
-        if write.write_buf(&mut rest).await? == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+        write.write_all(piece).await?;
+    } else {
+        writes = 0;
+        let mut rest = PieceQueue { pieces, first: 0 };
+        while rest.has_remaining() {
+            writes += 1;
+            if write.write_buf(&mut rest).await? == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
         }
     }
+    trace!(target: WALK, room = "reply", api_key, pieces = count, writes, "a reply is written");
     Ok(())
 }
 

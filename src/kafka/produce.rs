@@ -18,6 +18,7 @@ use corduroy_record::{
 };
 use futures::future::join_all;
 use tokio::sync::oneshot;
+use tracing::trace;
 
 use crate::partition::{Acks, PartitionError, Produced};
 use crate::shard::{ProduceAnswer, ProduceItem, ProduceJob, ShardMessage};
@@ -27,6 +28,7 @@ use super::context::KafkaContext;
 use super::dispatch::encoded;
 use crate::shard::Counters;
 use crate::shard::Route;
+use crate::walk::WALK;
 
 /// First version that may carry zstd (KIP-110).
 const ZSTD_SINCE: i16 = 7;
@@ -110,9 +112,12 @@ pub async fn start(
             let place = match checked {
                 Err(refusal) => Place::Refused(refusal),
                 Ok((group, batch)) => {
-                    let items = jobs.entry(ctx.shard.owner(group)).or_default();
+                    let (topic, partition) = (topic.name.as_str(), partition.index);
+                    let owner = ctx.shard.owner(group);
+                    trace!(target: WALK, room = 3, topic, partition, %group, owner, "a batch is checked");
+                    let items = jobs.entry(owner).or_default();
                     items.push(ProduceItem { group, batch });
-                    Place::Job(ctx.shard.owner(group), items.len() - 1)
+                    Place::Job(owner, items.len() - 1)
                 }
             };
             places.push(PartitionPlace {

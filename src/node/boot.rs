@@ -157,7 +157,7 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
         }
     });
     controller.joined().await;
-    status.set_serving(node, &handles);
+    status.set_serving(node, &handles, shard.controller().clone());
     env.spawn_local(accept_clients(env.clone(), kafka_listener, handles.clone()));
     let started = Started {
         node,

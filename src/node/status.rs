@@ -11,10 +11,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::admin::{
-    AdminServices, ApiStatus, Histogram, KafkaStatus, LeadAnswer, LeadError, LeadRequest,
-    LocalReplica, NodeStatus, NodeView, PartitionView, RaftStatus, ShardStatus as ShardLine,
-    StorageStatus,
+    AdminServices, ApiStatus, DecommissionAnswer, DecommissionError, Histogram, KafkaStatus,
+    LeadAnswer, LeadError, LeadRequest, LocalReplica, NodeStatus, NodeView, PartitionView,
+    RaftStatus, ShardStatus as ShardLine, StorageStatus,
 };
+use crate::controller::{ControllerHandle, RequestError};
 use crate::shard::{
     BUCKET_MICROS, ClusterView, CounterValues, PartitionStatus, ShardHandle, ShardMessage,
     ShardStatus, shard_of,
@@ -22,12 +23,15 @@ use crate::shard::{
 
 /// How long a leadership may take to arrive where it was sent.
 const LEAD_WAIT: Duration = Duration::from_secs(5);
+/// How long removing a node may take.
+const DECOMMISSION_WAIT: Duration = Duration::from_secs(10);
 /// How often that is looked at.
 const LEAD_LOOK: Duration = Duration::from_millis(20);
 
 struct Serving {
     node: NodeId,
     handles: Vec<ShardHandle>,
+    controller: ControllerHandle,
 }
 
 struct Inner {
@@ -57,16 +61,17 @@ impl NodeStatusSource {
     }
 
     /// The node serves.
-    pub fn set_serving(&self, node: NodeId, handles: &[ShardHandle]) {
+    pub fn set_serving(&self, node: NodeId, handles: &[ShardHandle], controller: ControllerHandle) {
         let _same = self.0.serving.set(Serving {
             node,
             handles: handles.to_vec(),
+            controller,
         });
     }
 
     /// What the admin port is given.
     pub fn services(&self) -> AdminServices {
-        let (status, lead) = (self.clone(), self.clone());
+        let (status, lead, decommission) = (self.clone(), self.clone(), self.clone());
         AdminServices {
             status: Arc::new(move || {
                 let source = status.clone();
@@ -75,6 +80,10 @@ impl NodeStatusSource {
             lead: Arc::new(move |request| {
                 let source = lead.clone();
                 Box::pin(async move { source.lead(request).await }) as BoxFuture<'static, _>
+            }),
+            decommission: Arc::new(move |node| {
+                let source = decommission.clone();
+                Box::pin(async move { source.decommission(node).await }) as BoxFuture<'static, _>
             }),
         }
     }
@@ -106,6 +115,35 @@ impl NodeStatusSource {
             fill_cluster(&mut status, serving.node, &view, &shards);
         }
         status
+    }
+
+    async fn decommission(&self, node: i32) -> Result<DecommissionAnswer, DecommissionError> {
+        let unanswered = || DecommissionError::Unanswered("the node is not serving".to_owned());
+        let serving = self.0.serving.get().ok_or_else(unanswered)?;
+        let removed = serving
+            .controller
+            .remove_node(NodeId::new(node), DECOMMISSION_WAIT)
+            .await;
+        removed.map_err(|error| match error {
+            RequestError::Refused(refusal) => DecommissionError::Refused(refusal.message),
+            error => DecommissionError::Unanswered(error.to_string()),
+        })?;
+        let first = serving.handles.first().ok_or_else(unanswered)?;
+        let view = ask(first, ShardMessage::Cluster)
+            .await
+            .ok_or_else(unanswered)?;
+        let mut short_partitions = Vec::new();
+        for topic in view.image.topics.values() {
+            for (index, partition) in topic.partitions.iter().enumerate() {
+                if partition.replicas.iter().any(|(_, n)| n.get() == node) {
+                    short_partitions.push(format!("{}/{index}", topic.name));
+                }
+            }
+        }
+        Ok(DecommissionAnswer {
+            node,
+            short_partitions,
+        })
     }
 
     async fn lead(&self, request: LeadRequest) -> Result<LeadAnswer, LeadError> {
@@ -207,6 +245,13 @@ fn fill_shards(status: &mut NodeStatus, shards: &[ShardStatus]) {
         raft.leaders += shard.raft.leaders as u64;
         raft.hibernating += shard.raft.asleep as u64;
         raft.leadership_changes += shard.leadership_changes;
+        raft.heartbeats += shard.raft.beat_frames;
+        let commit_bounds = corduroy_raft::COMMIT_BUCKET_MICROS.map(|m| m as f64 / 1e6);
+        raft.commit_seconds.merge(&Histogram::from_buckets(
+            &commit_bounds,
+            &shard.raft.commit_buckets,
+            shard.raft.commit_micros as f64 / 1e6,
+        ));
         let bounds: Vec<f64> = corduroy_storage::FLUSH_BUCKET_MICROS
             .iter()
             .map(|m| *m as f64 / 1e6)
@@ -215,6 +260,11 @@ fn fill_shards(status: &mut NodeStatus, shards: &[ShardStatus]) {
             &bounds,
             &shard.storage.flush_buckets,
             shard.storage.flush_micros as f64 / 1e6,
+        ));
+        storage.append_seconds.merge(&Histogram::from_buckets(
+            &bounds,
+            &shard.storage.append_buckets,
+            shard.storage.append_micros as f64 / 1e6,
         ));
         storage.bytes += shard.partitions.iter().map(|p| p.size_bytes).sum::<u64>();
         storage.bytes_appended += shard.storage.appended_bytes;

@@ -6,9 +6,10 @@ use corduroy_protocol::ErrorCode;
 use corduroy_raft::ReplicaView;
 use corduroy_record::{Batch, LeaderEpoch, Offset};
 use tokio::sync::Notify;
-use tracing::warn;
+use tracing::{trace, warn};
 
 use super::{Partition, PartitionError, Watermarks};
+use crate::walk::WALK;
 
 /// What a consumer may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,8 @@ impl Partition {
         let ready = self.leading(&view)?;
         self.check_epoch(&view, spec.leader_epoch)?;
         let watermarks = self.watermarks();
+        let (group, epoch) = (self.group(), view.epoch);
+        trace!(target: WALK, room = 4, partition = %self.name, %group, %epoch, from = %spec.from, "a fetch is judged");
         let mut fetched = Fetched {
             watermarks,
             batches: Vec::new(),
@@ -110,6 +113,7 @@ impl Partition {
                     PartitionError::new(ErrorCode::KafkaStorageError, error.to_string())
                 })?,
         };
+        trace!(target: WALK, room = 5, %group, batches = batches.len(), "batches are read");
         // Retention may have moved the start while the disk was read.
         let log_start = self.machine.borrow().log_start();
         if spec.from < log_start {

@@ -165,19 +165,13 @@ impl Partition {
     }
 
     /// Serves the partition until it is closed: whatever waits for leadership goes on when it
-    /// comes, and retention runs while this replica leads.
+    /// comes. No clock runs in here: an idle partition costs nothing.
     pub async fn run(self: Rc<Self>) {
-        let mut retention = tokio::time::interval(retention::CHECK_INTERVAL);
-        retention.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !self.closed.get() {
-            tokio::select! {
-                () = self.role_changed.notified() => {
-                    self.news.notify_one();
-                    self.drain_waiting();
-                    self.purge_decided().await;
-                }
-                _ = retention.tick() => self.check_retention(),
-            }
+            self.role_changed.notified().await;
+            self.news.notify_one();
+            self.drain_waiting();
+            self.purge_decided().await;
         }
         self.drain_waiting();
     }

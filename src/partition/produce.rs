@@ -6,14 +6,16 @@ use std::rc::Rc;
 
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::{Proposal, ProposalPayload, ReplicaView};
-use corduroy_record::{Batch, BatchHeader, Offset, Term};
+use corduroy_record::{Batch, BatchHeader, LeaderEpoch, Offset, Term};
 use corduroy_storage::EntryHead;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::trace;
 
 use super::pending::{Fate, Pending, PendingObserver};
 use super::producers::{BatchIdentity, Verdict, WindowBatch, judge};
 use super::{Partition, PartitionError, TimestampType};
+use crate::walk::WALK;
 
 /// Bytes of one partition between proposal and commit; beyond it produce waits.
 pub const PIPELINE_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -226,6 +228,8 @@ impl Partition {
             acks,
             deadline,
         } = spec;
+        let (group, epoch) = (self.group(), LeaderEpoch::from_term(term));
+        trace!(target: WALK, room = 4, partition = %self.name, %group, %epoch, "a batch is admitted");
         let pending = Pending::new(identity, batch.size_bytes());
         self.in_flight.borrow_mut().insert(term, &pending);
         let partition = self.clone();
@@ -271,6 +275,8 @@ impl Partition {
             if acks == Acks::All {
                 partition.wait_for_copies(&head, deadline).await?;
             }
+            let (group, offset) = (partition.group(), head.base_offset);
+            trace!(target: WALK, room = "ticket", partition = %partition.name, %group, %offset, "a batch is answered");
             let log_start = partition.machine.borrow().log_start();
             Ok(Produced {
                 base_offset: head.base_offset,
@@ -352,12 +358,14 @@ impl Partition {
         let settings = self.settings.get();
         let in_sync = self.replica.in_sync(settings.replica_lag_max).len();
         let wanted = settings.min_insync_replicas;
-        if view.lease_valid && in_sync >= wanted {
+        // Whatever the minimum: what a majority cannot hold is never committed (DESIGN 5.5).
+        let reaches_majority = view.lease_valid;
+        if reaches_majority && in_sync >= wanted {
             return Ok(());
         }
         Err(PartitionError::new(
             ErrorCode::NotEnoughReplicas,
-            if view.lease_valid {
+            if reaches_majority {
                 format!(
                     "{in_sync} replicas of {} are in sync, {wanted} are needed",
                     self.name

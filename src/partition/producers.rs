@@ -221,6 +221,12 @@ impl ProducerTable {
             .retain(|_, window| window.last_timestamp() >= horizon_ms);
     }
 
+    /// Whether [`ProducerTable::expire`] would forget somebody.
+    pub fn reaches_behind(&self, horizon_ms: i64) -> bool {
+        let mut windows = self.windows.values();
+        windows.any(|window| window.last_timestamp() < horizon_ms)
+    }
+
     fn evict_oldest(&mut self) {
         // By log index, not by time: the order of the log is the same on every replica.
         if let Some(id) = self

@@ -1,18 +1,13 @@
-//! Retention: the leader decides where the log starts and replicates the decision, so that
-//! replicas agree (DESIGN section 6).
+//! What grows old: the leader decides where the log starts and which producers are forgotten, and
+//! replicates the decision, so that replicas agree (DESIGN section 6).
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use corduroy_raft::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload};
-use corduroy_record::{LogIndex, Offset};
+use corduroy_record::{LogIndex, Offset, Term};
 use tracing::{debug, info, warn};
 
 use super::{Partition, PartitionCommand, PartitionSettings};
-
-/// How often a leader looks (`log.retention.check.interval.ms` is Kafka's 5 minutes; ours is
-/// cheap and reads no disk).
-pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What a segment tells retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,21 +50,23 @@ struct Quiet;
 
 impl ProposalObserver for Quiet {
     fn finished(self: Box<Self>, outcome: ProposalOutcome) {
-        debug!(?outcome, "a retention decision came to its end");
+        debug!(?outcome, "a decision on the log came to its end");
     }
 }
 
 impl Partition {
     /// Looks at the closed segments and proposes a new log start where retention asks for one.
-    pub(super) fn check_retention(self: &Rc<Self>) {
+    pub fn check_retention(self: &Rc<Self>) {
+        let boundaries = self.replica.log().segment_boundaries();
+        if boundaries.len() < 2 {
+            // The active segment stays, however old.
+            return;
+        }
         let view = self.replica.view();
         if !matches!(self.leading(&view), Ok(true)) {
             return;
         }
-        let segments: Vec<SegmentFacts> = self
-            .replica
-            .log()
-            .segment_boundaries()
+        let segments: Vec<SegmentFacts> = boundaries
             .into_iter()
             .map(|segment| SegmentFacts {
                 first_index: segment.first_index,
@@ -92,15 +89,35 @@ impl Partition {
             index: index.get(),
             offset: offset.get(),
         };
+        self.propose_quietly(&command, view.term);
+    }
+
+    /// Proposes to forget producers without a record for `producer.id.expiration.ms`. A group that
+    /// sleeps is not woken for it: its table does no harm, and grows only with writes.
+    pub fn check_producers(&self) {
+        if self.replica.is_asleep() {
+            return;
+        }
+        let view = self.replica.view();
+        if !matches!(self.leading(&view), Ok(true)) {
+            return;
+        }
+        let now_ms = self.env.unix_millis();
+        let horizon_ms = now_ms.saturating_sub(self.settings.get().producer_expiration_ms);
+        if self.machine.borrow().producers().reaches_behind(horizon_ms) {
+            let command = PartitionCommand::ExpireProducers { horizon_ms };
+            self.propose_quietly(&command, view.term);
+        }
+    }
+
+    fn propose_quietly(&self, command: &PartitionCommand, term: Term) {
         match command.encode() {
-            Ok(bytes) => self.replica.propose(
-                Proposal {
-                    payload: ProposalPayload::Internal(bytes),
-                    term: view.term,
-                },
-                Box::new(Quiet),
-            ),
-            Err(error) => warn!(%error, "a retention decision cannot be encoded"),
+            Ok(bytes) => {
+                let payload = ProposalPayload::Internal(bytes);
+                self.replica
+                    .propose(Proposal { payload, term }, Box::new(Quiet));
+            }
+            Err(error) => warn!(%error, "a decision on the log cannot be encoded"),
         }
     }
 
@@ -116,6 +133,8 @@ impl Partition {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::partition::TimestampType;
 
@@ -132,6 +151,7 @@ mod tests {
             segment_ms: 1,
             index_interval_bytes: 1,
             replica_lag_max: Duration::from_secs(1),
+            producer_expiration_ms: 1,
         }
     }
 

@@ -33,6 +33,8 @@ pub struct PartitionSettings {
     pub index_interval_bytes: u32,
     /// `replica.lag.time.max.ms`.
     pub replica_lag_max: Duration,
+    /// `producer.id.expiration.ms`.
+    pub producer_expiration_ms: i64,
 }
 
 impl PartitionSettings {
@@ -52,6 +54,7 @@ impl PartitionSettings {
             segment_ms: configs.segment_ms,
             index_interval_bytes: configs.index_interval_bytes,
             replica_lag_max: cluster.replica_lag_time_max,
+            producer_expiration_ms: cluster.producer_expiration_ms,
         }
     }
 

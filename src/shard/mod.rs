@@ -181,6 +181,7 @@ impl Shard {
         let env = self.parts.env.clone();
         env.spawn_local(self.clone().reconcile_replicas());
         env.spawn_local(self.clone().spread_news());
+        env.spawn_local(self.clone().keep_retention());
         self.image_changed.notify_one();
         while let Some(message) = mailbox.recv().await {
             match message {
@@ -199,6 +200,21 @@ impl Shard {
             partition.close();
         }
         self.parts.raft.close().await;
+    }
+
+    /// Retention and forgotten producers of everything that this shard leads: one clock for all.
+    async fn keep_retention(self: Rc<Self>) {
+        loop {
+            self.parts
+                .env
+                .sleep(self.parts.config.retention_check)
+                .await;
+            let partitions: Vec<_> = self.partitions.borrow().values().cloned().collect();
+            for partition in &partitions {
+                partition.check_retention();
+                partition.check_producers();
+            }
+        }
     }
 
     fn take(self: &Rc<Self>, message: ShardMessage) {

@@ -16,8 +16,12 @@ use crate::node::SERVICE_NODE;
 
 use super::{Counters, Shard, ShardMessage};
 
-/// How often in-sync sets are looked at; leadership itself is told at once.
+/// How often the in-sync sets of awake groups are looked at; leadership itself is told at once,
+/// and nothing changes about a group that sleeps without a word (a wake, a node's failure).
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often damage that readers met is looked for.
+const DAMAGE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How often everything is told again, for peers that missed something.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
@@ -27,23 +31,36 @@ impl Shard {
     pub(super) async fn spread_news(self: Rc<Self>) {
         let mut look = tokio::time::interval(LOOK_INTERVAL);
         let mut repeat = tokio::time::interval(REPEAT_INTERVAL);
+        let mut damage = tokio::time::interval(DAMAGE_INTERVAL);
+        damage.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // Groups that were awake at the last look: what they told last may have changed since.
+        let mut awake_before: Vec<GroupId> = Vec::new();
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         repeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
-                () = self.news.notified() => {}
-                _ = look.tick() => {}
+            let (gained, lost) = tokio::select! {
+                () = self.news.notified() => self.collect_all_news(),
+                _ = look.tick() => {
+                    let awake = self.parts.raft.awake_groups();
+                    let mut groups = std::mem::replace(&mut awake_before, awake);
+                    groups.extend_from_slice(&awake_before);
+                    groups.sort_unstable();
+                    groups.dedup();
+                    self.collect_news(&groups)
+                }
                 _ = repeat.tick(), if self.index() == 0 => {
                     for node in self.peers() {
                         self.tell_everything_to(node);
                     }
                     continue;
                 }
-            }
-            if self.has_damaged() {
-                self.image_changed.notify_one();
-            }
-            let (gained, lost) = self.collect_news();
+                _ = damage.tick() => {
+                    if self.has_damaged() {
+                        self.image_changed.notify_one();
+                    }
+                    continue;
+                }
+            };
             if gained.is_empty() && lost.is_empty() {
                 continue;
             }
@@ -60,13 +77,34 @@ impl Shard {
         }
     }
 
-    fn collect_news(&self) -> (Vec<LeaderUpdate>, Vec<GroupId>) {
+    fn collect_all_news(&self) -> (Vec<LeaderUpdate>, Vec<GroupId>) {
+        let mut groups: Vec<GroupId> = self.partitions.borrow().keys().copied().collect();
+        // Those that were closed meanwhile are lost too.
+        let told = self.told.borrow();
+        groups.extend(
+            told.keys()
+                .filter(|group| self.partition(**group).is_none()),
+        );
+        drop(told);
+        self.collect_news(&groups)
+    }
+
+    fn collect_news(&self, groups: &[GroupId]) -> (Vec<LeaderUpdate>, Vec<GroupId>) {
         let mut told = self.told.borrow_mut();
-        let mut gained = Vec::new();
+        let (mut gained, mut lost) = (Vec::new(), Vec::new());
         let partitions = self.partitions.borrow();
-        for (group, partition) in partitions.iter() {
-            let view = partition.replica().view();
-            if view.role != Role::Leader || !view.leader_ready {
+        for group in groups {
+            let partition = partitions.get(group);
+            let view = partition.map(|partition| partition.replica().view());
+            let leads = view.filter(|view| view.role == Role::Leader);
+            let (Some(partition), Some(view)) = (partition, leads) else {
+                if told.remove(group).is_some() {
+                    Counters::add(&self.leadership_changes, 1);
+                    lost.push(*group);
+                }
+                continue;
+            };
+            if !view.leader_ready {
                 continue;
             }
             let info = LeaderInfo {
@@ -88,17 +126,6 @@ impl Shard {
                 });
             }
         }
-        let mut lost = Vec::new();
-        told.retain(|group, _| {
-            let leads = partitions
-                .get(group)
-                .is_some_and(|p| p.replica().view().role == Role::Leader);
-            if !leads {
-                Counters::add(&self.leadership_changes, 1);
-                lost.push(*group);
-            }
-            leads
-        });
         (gained, lost)
     }
 

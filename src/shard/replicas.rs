@@ -211,7 +211,9 @@ impl Shard {
     async fn try_open(self: &Rc<Self>, want: Wanted) -> Result<(), OpenError> {
         let store = &self.parts.store;
         let config = want.settings.log_config();
-        let log = if store.contains(want.group) {
+        let log = if store.contains(want.group) && want.members.len() < 2 {
+            store.open_only_copy(want.group, config)?
+        } else if store.contains(want.group) {
             store.open_log(want.group, config)?
         } else {
             store.create_log(want.group, want.replica, config).await?

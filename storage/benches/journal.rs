@@ -4,7 +4,8 @@
 //!
 //! Every partition keeps a few appends in flight and sends the next when one is durable. A
 //! turn's latency is measured from its append to its callback. Printed beside each case: how
-//! many bytes were written for each byte appended, and how many flushes a second it took.
+//! many bytes were written for each byte appended, how many flushes and checkpoints a second it
+//! took, and how many turns had to wait because checkpoints did not keep up.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -62,7 +63,7 @@ fn options() -> Options {
 fn main() {
     let options = options();
     println!(
-        "{:>10} {:>8} {:>6} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "{:>10} {:>8} {:>6} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}",
         "partitions",
         "batch",
         "depth",
@@ -70,9 +71,12 @@ fn main() {
         "batches/s",
         "p50 us",
         "p99 us",
+        "max us",
         "written/B",
         "flushes/s",
-        "inline %"
+        "inline %",
+        "ckpts/s",
+        "stalls"
     );
     for &partitions in &options.partitions {
         for (batch_bytes, depth) in [(1 << 10, 1), (1 << 10, 16), (64 << 10, 1), (64 << 10, 4)] {
@@ -225,14 +229,17 @@ async fn run(options: &Options, root: &Path, partitions: u32, batch_bytes: usize
     let inline = after.inline_entries - before.inline_entries;
     let entries = inline + after.referenced_entries - before.referenced_entries;
     println!(
-        "{partitions:>10} {batch_bytes:>8} {depth:>6} {:>9.1} {:>10.0} {:>9} {:>9} {:>9.2} {:>9.0} {:>9.0}",
+        "{partitions:>10} {batch_bytes:>8} {depth:>6} {:>9.1} {:>10.0} {:>9} {:>9} {:>9} {:>9.2} {:>9.0} {:>9.0} {:>9.0} {:>6}",
         appended / seconds / 1e6,
         batches / seconds,
         quantile(0.5),
         quantile(0.99),
+        quantile(1.0),
         written as f64 / appended.max(1.0),
         (after.flushes - before.flushes) as f64 / seconds,
         100.0 * inline as f64 / (entries.max(1)) as f64,
+        (after.checkpoints - before.checkpoints) as f64 / seconds,
+        after.stalls - before.stalls,
     );
     store.close().await.expect("a clean stop");
     running.await.expect("the loop ends");

@@ -1,10 +1,40 @@
 //! The recent entries of a log, in memory. Replication and tail reads never touch the disk.
+//!
+//! A body that comes from a socket is a slice of a read buffer, and keeps all of it alive. What is
+//! small is therefore copied when it is appended, so that the cache holds what its budget says:
+//! one copy of up to [`COPY_BYTES_MAX`] (a few microseconds at most, next to two checksums over the
+//! same bytes). What is larger is shared and fills at least half of the 64 KiB buffers that
+//! connections read into; of a larger frame, the neighbours are usually cached as well.
 
 use std::collections::VecDeque;
 
-use corduroy_record::{LogIndex, Offset};
+use bytes::Bytes;
+use corduroy_record::{Batch, LogIndex, Offset};
 
-use crate::entry::Entry;
+use crate::entry::{Entry, Payload};
+
+/// A body shorter than this is copied out of the buffer that it is a slice of.
+pub(crate) const COPY_BYTES_MAX: usize = 32 << 10;
+
+/// The payload without the rest of the buffer that it may be a slice of. (`Bytes` does not tell how
+/// much it keeps alive, so that small ones are copied in any case.)
+pub(crate) fn detach(payload: Payload) -> Payload {
+    let copy = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
+    match payload {
+        Payload::Batch(batch) if batch.body().len() < COPY_BYTES_MAX => {
+            // The same bytes are the same batch.
+            match Batch::from_parts(batch.head(), copy(batch.body())) {
+                Ok(detached) => Payload::Batch(detached),
+                Err(_) => Payload::Batch(batch),
+            }
+        }
+        Payload::Internal(bytes) if bytes.len() < COPY_BYTES_MAX => Payload::Internal(copy(&bytes)),
+        Payload::Membership(bytes) if bytes.len() < COPY_BYTES_MAX => {
+            Payload::Membership(copy(&bytes))
+        }
+        payload => payload,
+    }
+}
 
 /// An entry and where its frame is.
 #[derive(Clone, Debug)]

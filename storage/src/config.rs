@@ -28,8 +28,12 @@ pub struct StoreConfig {
     /// 0 forces references, `usize::MAX` forces inline.
     pub inline_bytes_max: usize,
     /// Budget of the recent-entries cache of the whole shard, in bytes. Entries that are not
-    /// written yet stay beyond it.
+    /// written yet stay beyond it. Small bodies are copied into it, larger ones share the buffer
+    /// that they came in, which may be up to twice as large.
     pub cache_bytes: usize,
+    /// Budget of the index rows that reads of cold segments load, for the whole shard, in bytes.
+    /// The index that was loaded last stays, whatever its size (10 MiB for a segment of 1 GiB).
+    pub index_bytes: usize,
     /// A pre-written file of this size is given up when the disk is full, so that what was
     /// accepted can still be written and votes and metadata go on. 0 = none.
     pub reserve_bytes: u64,
@@ -51,6 +55,7 @@ impl StoreConfig {
             journal_files_max: 16,
             inline_bytes_max: 128 << 10,
             cache_bytes: 64 << 20,
+            index_bytes: 4 << 20,
             reserve_bytes: 4 << 20,
             low_bytes: 1 << 30,
             critical_bytes: 64 << 20,

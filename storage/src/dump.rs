@@ -10,10 +10,10 @@ use crate::disk::{Disk, OpenMode, read_file};
 use crate::entry::EntryKind;
 use crate::journal::{RecordBody, read_shard};
 use crate::paths;
-use crate::registry::registered;
+use crate::registry::{registered, registered_journals};
 use crate::scan::{self, Span};
 use crate::segment::{SEGMENT_HEADER_BYTES, SegmentFile, parse_header};
-use crate::state::StateImage;
+use crate::state::{MAGIC, StateImage};
 use crate::tables::{SavedTables, TABLES_BYTES_MAX};
 
 const STATE_BYTES_MAX: u64 = 64 << 20;
@@ -32,8 +32,8 @@ pub struct DumpReport {
 /// Changes nothing on the disk.
 ///
 /// # Errors
-/// Writing to `out`, reading the disk, and a directory that is none of the three. Damage is no
-/// error: it is shown, and in the report.
+/// Writing to `out`, reading the disk, and (`InvalidInput`) a directory that is none of the three.
+/// Damage is no error: it is shown, and in the report.
 pub fn dump(
     disk: &dyn Disk,
     dir: &Path,
@@ -46,22 +46,10 @@ pub fn dump(
         out,
         report: DumpReport::default(),
     };
-    let names = disk.list(dir)?;
-    let has_ending = |ending: &str| names.iter().any(|name| name.ends_with(ending));
-    if disk.exists(&paths::registry_dir(dir)) || disk.exists(&paths::journals_dir(dir)) {
-        dump.data_directory(dir)?;
-    } else if disk.exists(&paths::state_file(dir)) || has_ending(".log") {
-        dump.partition(dir)?;
-    } else if has_ending(".journal") {
-        dump.journal(dir)?;
-    } else {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!(
-                "{} is neither a data directory nor a partition's directory nor a journal",
-                dir.display()
-            ),
-        ));
+    match layout_of(disk, dir)? {
+        Layout::DataDirectory => dump.data_directory(dir)?,
+        Layout::Partition => dump.partition(dir)?,
+        Layout::Journal => dump.journal(dir)?,
     }
     let problems = dump.report.problems.len();
     let checked = if verify {
@@ -75,6 +63,54 @@ pub fn dump(
         dump.report.entries
     )?;
     Ok(dump.report)
+}
+
+/// What a directory is, by the names in it.
+enum Layout {
+    DataDirectory,
+    Partition,
+    Journal,
+}
+
+fn layout_of(disk: &dyn Disk, dir: &Path) -> io::Result<Layout> {
+    let names = disk.list(dir)?;
+    let has = |is_ours: &dyn Fn(&str) -> bool| names.iter().any(|name| is_ours(name));
+    if disk.exists(&paths::registry_dir(dir)) || disk.exists(&paths::journals_dir(dir)) {
+        return Ok(Layout::DataDirectory);
+    }
+    // Without a state file it may still be a partition's directory, a damaged one: then the names
+    // of its segments tell.
+    if has(&|name| paths::parse_segment(name).is_some()) || is_state(disk, &paths::state_file(dir))?
+    {
+        return Ok(Layout::Partition);
+    }
+    if has(&|name| paths::parse_journal(name).is_some()) {
+        return Ok(Layout::Journal);
+    }
+    let found = match &names[..] {
+        [] => "it is empty".to_owned(),
+        [first, ..] => format!("it holds {} names, the first is {first}", names.len()),
+    };
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!(
+            "this is neither a data directory (which holds registry/, partitions/ and journal/) \
+             nor a partition's directory (partitions/TOPIC-ID/PARTITION, with `state` and \
+             BASE-N.log files) nor a shard's journal (journal/SHARD, with NNNN.journal files): \
+             {found}"
+        ),
+    ))
+}
+
+/// Whether a file begins as a state file does.
+fn is_state(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+    let file = match disk.open(path, OpenMode::Existing) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        file => file?,
+    };
+    let mut front = [0; MAGIC.len()];
+    let got = file.read_at(0, &mut front)?;
+    Ok(got == front.len() && front == *MAGIC)
 }
 
 struct Dump<'a> {
@@ -99,6 +135,12 @@ impl Dump<'_> {
                 self.partition(&dir)?;
             } else {
                 self.problem(format!("{group} is registered and its directory is gone"))?;
+            }
+        }
+        for shard in registered_journals(self.disk, root)? {
+            let dir = paths::journal_dir(root, shard);
+            if !self.disk.exists(&dir) {
+                self.problem(format!("{}: the journal is gone", dir.display()))?;
             }
         }
         for name in self

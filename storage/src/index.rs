@@ -101,6 +101,11 @@ impl SparseIndex {
         self.loaded.is_some()
     }
 
+    /// Rows of the file that are in memory too.
+    pub(crate) fn loaded_count(&self) -> usize {
+        self.loaded.as_ref().map_or(0, Vec::len)
+    }
+
     pub(crate) fn stored_last_position(&self) -> Option<u32> {
         self.stored_last_position
     }
@@ -147,7 +152,7 @@ impl SparseIndex {
             .collect()
     }
 
-    /// `count` more rows are in the file.
+    /// `stored` rows are in the file.
     pub(crate) fn set_stored(&mut self, stored: u32) {
         let Some(count) = stored.checked_sub(self.stored) else {
             return;

@@ -21,6 +21,7 @@ mod dump;
 mod entry;
 mod epochs;
 mod error;
+mod flusher;
 mod frame;
 mod index;
 mod journal;

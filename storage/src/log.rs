@@ -8,6 +8,7 @@
 //! | `read` | entries out, by index and by offset |
 //! | `seek` | entries found by timestamp |
 //! | `saved` | tables and the snapshot |
+//! | `undo` | a cut that a full disk refused, taken back |
 
 mod append;
 pub(crate) mod core;
@@ -15,6 +16,7 @@ mod cut;
 mod read;
 mod saved;
 mod seek;
+mod undo;
 
 use std::rc::Rc;
 
@@ -160,6 +162,7 @@ impl Log {
     /// A failed or closed store, a removed log.
     pub async fn set_no_vote(&self, on: bool) -> Result<(), StorageError> {
         let durable = self.submit_waiting(|core| {
+            core.begin_cut();
             core.no_vote = on;
             if !on {
                 core.damaged = false;
@@ -185,9 +188,6 @@ impl Log {
             return Err(StorageError::Removed {
                 group: self.shared.group,
             });
-        }
-        if self.shared.lost.get() {
-            return Err(StorageError::DiskFull);
         }
         let store = self.shared.store.upgrade().ok_or(StorageError::Closed)?;
         store.accepts()?;
@@ -227,17 +227,18 @@ impl Log {
         tracing::error!(group = %self.shared.group, index = %from, %error,
             "damage below the end of a log: this replica neither votes nor leads until it has \
              fetched the log from its leader again");
+        core.begin_cut();
         core.damaged = true;
         core.no_vote = true;
         core.damaged_from = Some(from);
-        let (action, effect) = flags_operation(&mut core);
+        let (action, effect) = flags_operation(&core);
         drop(core);
         store.submit(&self.shared, action, effect, AppendDone::default());
     }
 }
 
-fn flags_operation(core: &mut LogCore) -> (Action, Effect) {
-    core.barriers += 1;
+/// The flags as they are now. After [`LogCore::begin_cut`].
+pub(crate) fn flags_operation(core: &LogCore) -> (Action, Effect) {
     let (no_vote, damaged, damaged_from) = (core.no_vote, core.damaged, core.damaged_from);
     (
         Action::Record(RecordBody::Flags {

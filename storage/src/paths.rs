@@ -14,6 +14,16 @@ pub(crate) fn registration(root: &Path, group: GroupId) -> PathBuf {
     registry_dir(root).join(format!("{}-{}", group.topic, group.partition))
 }
 
+/// Says that a shard has a journal.
+pub(crate) fn journal_registration(root: &Path, shard: usize) -> PathBuf {
+    registry_dir(root).join(format!("journal-{shard}"))
+}
+
+/// Reads the name of a journal's registration file.
+pub(crate) fn parse_journal_registration(name: &str) -> Option<usize> {
+    name.strip_prefix("journal-")?.parse().ok()
+}
+
 /// Reads the name of a registration file.
 pub(crate) fn parse_registration(name: &str) -> Option<GroupId> {
     let (topic, partition) = name.rsplit_once('-')?;
@@ -68,13 +78,17 @@ pub(crate) fn index_file(dir: &Path, base_offset: i64, id: u32) -> PathBuf {
     dir.join(format!("{base_offset:020}-{id}.index"))
 }
 
+/// Digits of the base offset in the names of segments.
+const BASE_DIGITS: usize = 20;
+
 /// The number of a segment or index file's name.
 pub(crate) fn parse_segment(name: &str) -> Option<u32> {
     let stem = name
         .strip_suffix(".log")
         .or_else(|| name.strip_suffix(".index"))?;
-    let (_, id) = stem.split_once('-')?;
-    id.parse().ok()
+    let (base, id) = stem.split_once('-')?;
+    let is_base = base.len() == BASE_DIGITS && base.bytes().all(|digit| digit.is_ascii_digit());
+    if is_base { id.parse().ok() } else { None }
 }
 
 /// `journal/`: one directory per shard.
@@ -108,6 +122,9 @@ mod tests {
         let name = path.file_name().unwrap().to_str().unwrap();
         assert_eq!(parse_registration(name), Some(group));
         assert_eq!(parse_registration("x"), None);
+        assert_eq!(parse_registration("journal-1"), None);
+        assert_eq!(parse_journal_registration("journal-1"), Some(1));
+        assert_eq!(parse_journal_registration(name), None);
         assert_eq!(parse_registration(&format!("{name}.new")), None);
     }
 }

@@ -16,7 +16,7 @@ use crate::disk::Disk;
 use crate::error::{IoContext, StorageError};
 use crate::journal::{JournalEnd, read_shard};
 use crate::paths;
-use crate::registry::{Registration, registered};
+use crate::registry::{Registration, registered, registered_journals};
 use crate::state::StateImage;
 use crate::store::load_replica;
 
@@ -63,6 +63,11 @@ pub fn recover(disk: &Arc<dyn Disk>, root: &Path) -> Result<RecoveryReport, Stor
     let mut journals = Vec::new();
     let mut damaged_journals: Vec<String> = Vec::new();
     let mut sound_sessions: BTreeSet<u64> = BTreeSet::new();
+    for what in missing_journals(disk, root, !groups.is_empty())? {
+        tracing::error!(%what, "a journal is damaged");
+        report.clean = false;
+        damaged_journals.push(what);
+    }
     for shard in shards(disk, root)? {
         let dir = paths::journal_dir(root, shard);
         let mut journal = read_shard(disk, &dir)?;
@@ -195,6 +200,36 @@ fn shards(disk: &dyn Disk, root: &Path) -> Result<Vec<usize>, StorageError> {
     let mut shards: Vec<usize> = names.iter().filter_map(|name| name.parse().ok()).collect();
     shards.sort_unstable();
     Ok(shards)
+}
+
+/// Journals that were there once and are not, one line each. Of a directory that is older than the
+/// registration of journals, only the loss of all of them is seen.
+fn missing_journals(
+    disk: &dyn Disk,
+    root: &Path,
+    has_replicas: bool,
+) -> Result<Vec<String>, StorageError> {
+    let registry = paths::registry_dir(root);
+    let expected = registered_journals(disk, root).during("list", &registry)?;
+    let is_there = |shard: usize| {
+        let names = disk.list(&paths::journal_dir(root, shard));
+        let names = names.unwrap_or_default();
+        names
+            .iter()
+            .any(|name| paths::parse_journal(name).is_some())
+    };
+    let mut missing: Vec<String> = (expected.iter())
+        .filter(|shard| !is_there(**shard))
+        .map(|shard| {
+            let dir = paths::journal_dir(root, *shard);
+            format!("{}: the journal is gone", dir.display())
+        })
+        .collect();
+    if expected.is_empty() && has_replicas && !shards(disk, root)?.into_iter().any(is_there) {
+        let dir = paths::journals_dir(root);
+        missing.push(format!("{}: the journals are gone", dir.display()));
+    }
+    Ok(missing)
 }
 
 /// A damaged journal may have held the vote of any partition that used it: all of them are

@@ -1,5 +1,5 @@
-//! Which replicas were created in a data directory, kept apart from their data: a replica that
-//! lost its files is damaged, not new (law 7).
+//! What was created in a data directory, kept apart from the data: a replica that lost its files
+//! is damaged, not new (law 7), and so is a journal.
 
 use std::io;
 use std::path::Path;
@@ -102,6 +102,34 @@ impl Registration {
         let dir = paths::registry_dir(root);
         disk.flush_dir(&dir).during("flush", &dir)
     }
+}
+
+/// Notes durably that a shard has a journal: from then on its absence is damage. The file says so
+/// by its name alone.
+pub(crate) fn register_journal(
+    disk: &dyn Disk,
+    root: &Path,
+    shard: usize,
+) -> Result<(), StorageError> {
+    let path = paths::journal_registration(root, shard);
+    if disk.exists(&path) {
+        return Ok(());
+    }
+    let dir = paths::registry_dir(root);
+    create_dir_durably(disk, root, &dir).during("create", &dir)?;
+    replace_file(disk, &path, &[]).during("write", &path)
+}
+
+/// The shards whose journal was registered.
+pub(crate) fn registered_journals(disk: &dyn Disk, root: &Path) -> io::Result<Vec<usize>> {
+    let names = match disk.list(&paths::registry_dir(root)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        names => names?,
+    };
+    let shards = names.iter();
+    Ok(shards
+        .filter_map(|name| paths::parse_journal_registration(name))
+        .collect())
 }
 
 /// The groups whose registration file is there, readable or not, in order.

@@ -15,7 +15,7 @@ use crate::error::{IoContext, StorageError};
 use crate::paths;
 use crate::segment::{SEGMENT_HEADER_BYTES, SegmentIdentity};
 
-const MAGIC: &[u8; 8] = b"CRDYSTAT";
+pub(crate) const MAGIC: &[u8; 8] = b"CRDYSTAT";
 const VERSION: u32 = 1;
 /// A state file is small; more than this is damage.
 const STATE_BYTES_MAX: u64 = 64 << 20;

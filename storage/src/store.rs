@@ -5,10 +5,12 @@
 //! | `open` | the store and its logs: opened, created, removed, closed |
 //! | `submit` | operations gathered for the next turn |
 //! | `run` | the loop that hands turns over and fires callbacks |
+//! | `indices` | index rows that cold reads loaded, within a budget |
 //! | `checkpoint`, `checkpoint_batch` | state files, and journal files free again |
 
 mod checkpoint;
 mod checkpoint_batch;
+mod indices;
 mod open;
 mod run;
 mod submit;
@@ -18,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use corduroy_env::Env;
 use corduroy_record::{GroupId, LogIndex};
@@ -28,11 +29,13 @@ use crate::cache::Cached;
 use crate::config::StoreConfig;
 use crate::disk::Disk;
 use crate::error::StorageError;
+use crate::flusher::{Flusher, Inbox};
 use crate::log::LogShared;
-use crate::metrics::{DiskLevel, StoreMetrics, TurnCounters};
+use crate::metrics::{AppendTimes, DiskLevel, StoreMetrics, TurnCounters};
 use crate::pool::Pool;
-use crate::turn::{Input, Op};
+use crate::turn::Op;
 
+use indices::LoadedIndices;
 pub(crate) use open::load_replica;
 pub(crate) use submit::Effect;
 use submit::Pending;
@@ -55,7 +58,9 @@ pub(crate) struct StoreInner {
     pub counters: Arc<TurnCounters>,
     pub cached_reads: Cell<u64>,
     pub appended_bytes: Cell<u64>,
+    append_times: RefCell<AppendTimes>,
     pub cache: RefCell<CacheBudget>,
+    pub indices: RefCell<LoadedIndices>,
     logs: RefCell<BTreeMap<GroupId, Rc<LogShared>>>,
     queue: RefCell<Queue>,
     pins: RefCell<Pins>,
@@ -69,7 +74,9 @@ pub(crate) struct StoreInner {
     backlog: Cell<usize>,
     closers: RefCell<Vec<oneshot::Sender<Result<(), StorageError>>>>,
     wake: Notify,
-    inbox: Sender<Input>,
+    inbox: Inbox,
+    /// Flushes small turns here; `None`: all I/O is inline anyway.
+    flusher: Option<Flusher>,
     runner: RefCell<Option<run::Runner>>,
     free_bytes: Cell<u64>,
     disk_level: Cell<DiskLevel>,
@@ -100,33 +107,42 @@ struct Pins {
     durable_turn: u64,
     /// Logs with a first turn up to this one are to be checkpointed.
     wanted: u64,
+    pace: checkpoint::Pace,
     released: u64,
 }
 
 /// The recent-entries cache of the whole shard.
 #[derive(Default)]
 pub(crate) struct CacheBudget {
-    used_bytes: usize,
+    /// Shared, since a log that goes away gives its part back wherever it is dropped.
+    used_bytes: Rc<Cell<usize>>,
     /// Oldest first; a place that is gone already is skipped.
     order: VecDeque<(Weak<LogShared>, LogIndex)>,
 }
 
 impl CacheBudget {
     pub(crate) fn note(&mut self, log: &LogShared, cached: &Cached) {
-        self.used_bytes += cached.cost_bytes();
+        let used = self.used_bytes.get();
+        self.used_bytes.set(used + cached.cost_bytes());
         self.order
             .push_back((log.this.clone(), cached.entry.head.index));
     }
 
+    /// What all logs of the shard cache, in bytes.
+    pub(crate) fn used(&self) -> Rc<Cell<usize>> {
+        self.used_bytes.clone()
+    }
+
     /// `bytes` were dropped by a cut.
-    pub(crate) fn free(&mut self, bytes: usize) {
-        self.used_bytes = self.used_bytes.saturating_sub(bytes);
+    pub(crate) fn free(&self, bytes: usize) {
+        let used = self.used_bytes.get();
+        self.used_bytes.set(used.saturating_sub(bytes));
     }
 
     /// Drops the oldest entries that are durable until the budget holds. Entries that are not
     /// stay: reads of them have no other place.
     fn evict(&mut self, budget_bytes: usize) {
-        while self.used_bytes > budget_bytes {
+        while self.used_bytes.get() > budget_bytes {
             let Some((log, index)) = self.order.front() else {
                 return;
             };
@@ -141,7 +157,7 @@ impl CacheBudget {
                     .is_some_and(|first| first <= *index)
                 {
                     if let Some(evicted) = core.cache.pop_front() {
-                        self.used_bytes = self.used_bytes.saturating_sub(evicted.cost_bytes());
+                        self.free(evicted.cost_bytes());
                     }
                 }
             }
@@ -153,7 +169,7 @@ impl CacheBudget {
     /// Cuts leave places without entries; they must not add up where the budget never fills.
     fn forget_places(&mut self) {
         const PLACES_MIN: usize = 4096;
-        if self.order.len() < PLACES_MIN || self.order.len() * 128 < self.used_bytes {
+        if self.order.len() < PLACES_MIN || self.order.len() * 128 < self.used_bytes.get() {
             return;
         }
         self.order.retain(|(log, index)| {
@@ -181,12 +197,14 @@ impl Store {
         let mut metrics = StoreMetrics {
             appended_bytes: inner.appended_bytes.get(),
             cached_reads: inner.cached_reads.get(),
-            cache_bytes: inner.cache.borrow().used_bytes as u64,
+            cache_bytes: inner.cache.borrow().used_bytes.get() as u64,
+            index_bytes: inner.indices.borrow().used_bytes() as u64,
             unflushed_bytes: inner.queue.borrow().unflushed_bytes,
             free_bytes: inner.free_bytes.get(),
             disk_level: inner.disk_level.get(),
             ..StoreMetrics::default()
         };
+        inner.append_times.borrow().fill(&mut metrics);
         inner.counters.fill(&mut metrics);
         metrics
     }

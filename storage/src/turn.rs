@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
 use corduroy_env::Env;
 use corduroy_record::GroupId;
@@ -14,6 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::disk::Disk;
 use crate::entry::Entry;
 use crate::error::{IoContext, StorageError};
+use crate::flusher::Inbox;
 use crate::frame;
 use crate::journal::{
     EntryRef, FreeFile, JournalWriter, PAGE_BYTES, RECORD_HEADER_BYTES, RecordBody, RecordHeader,
@@ -30,6 +31,8 @@ use crate::segment::SegmentFile;
 pub(crate) const OP_ENTRIES_MAX: usize = 128;
 /// Payload bytes after which a turn takes no more operations.
 const TURN_BYTES_MAX: usize = 8 << 20;
+/// Bytes of envelopes and records that are kept allocated between turns.
+const ARENA_BYTES_KEPT: usize = 1 << 20;
 /// Bytes that an inline or referenced record has beside its entries.
 const RECORD_OVERHEAD_BYTES: usize = RECORD_HEADER_BYTES + 8;
 /// No small record is longer.
@@ -69,7 +72,7 @@ pub(crate) enum Input {
     /// Turns below this one are in durable state files.
     Release(u64),
     /// A file came back, or could not be made.
-    Free(Result<FreeFile, StorageError>),
+    Free(Result<Option<FreeFile>, StorageError>),
     /// There is space again: take the reserve back.
     Refill,
     /// No checkpoint can help a full journal: take one more file.
@@ -130,7 +133,7 @@ pub(crate) struct TurnWorker {
     pub inline_bytes_max: usize,
     pub file_bytes: u64,
     pub outputs: UnboundedSender<Output>,
-    pub inbox: Sender<Input>,
+    pub inbox: Inbox,
     /// Prepares and frees journal files.
     pub keeper: Pool,
     /// Flushes segments beside the journal.
@@ -217,33 +220,20 @@ impl TurnWorker {
         self.report(Output::Failed(error));
     }
 
-    /// The thread: until the channel closes or a flush fails.
-    pub(crate) fn run(mut self, inbox: &Receiver<Input>) {
+    /// Takes what has come in and runs turns until nothing is left to do. `false`: the end.
+    pub(crate) fn round(&mut self, inputs: &Receiver<Input>) -> bool {
         loop {
-            let next = if self.backlog.is_empty() || self.stalled {
-                match inbox.recv() {
-                    Ok(input) => Some(input),
-                    Err(_) => return,
-                }
-            } else {
-                inbox.try_recv().ok()
-            };
-            if let Some(input) = next {
+            // Everything that has gathered goes into the same turn.
+            while let Ok(input) = inputs.try_recv() {
                 if !self.take(input) {
-                    return;
-                }
-                // Everything that has gathered goes into the same turn.
-                while let Ok(input) = inbox.try_recv() {
-                    if !self.take(input) {
-                        return;
-                    }
+                    return false;
                 }
             }
             if self.stalled || self.backlog.is_empty() {
-                continue;
+                return true;
             }
             if !self.turn() {
-                return;
+                return false;
             }
         }
     }
@@ -278,6 +268,7 @@ impl TurnWorker {
     pub(crate) fn stall(&mut self) {
         if !self.stalled {
             self.stalled = true;
+            add(&self.counters.stalls, 1);
             let oldest_last_turn = self.journal.oldest_last_turn();
             self.report(Output::Stalled { oldest_last_turn });
         }
@@ -349,6 +340,8 @@ impl TurnWorker {
         let mut arena = std::mem::take(&mut self.arena);
         let written = self.write(&ops, &inline, &mut arena);
         arena.clear();
+        // One turn of very many small entries must not keep its memory for ever.
+        arena.shrink_to(ARENA_BYTES_KEPT);
         self.arena = arena;
         written.map(Begun::Written)
     }
@@ -404,6 +397,7 @@ impl TurnWorker {
                 Action::Append(append) => {
                     let count = append.entries.len() as u32;
                     let place = (append.segment.identity.id, append.position);
+                    tracing::trace!(target: "corduroy::walk", room = 8, group = %op.group, entries = count, file = %append.segment.path.display(), "entries join a turn");
                     if inline.get(&op.group) == Some(&true) {
                         let body = 8 + append.frame_bytes;
                         header(RecordKind::Inline, count).encode(body, arena);
@@ -595,6 +589,7 @@ impl TurnWorker {
             return Err(StorageError::Failed("a flush thread ended".into()));
         }
         add(&self.counters.flushes, flushed as u64);
+        tracing::trace!(target: "corduroy::walk", room = "flush", turn = written.turn, syncs = flushed + usize::from(written.turn.is_some()), "a turn is durable");
         add(&self.counters.turns, 1);
         let micros = self
             .env

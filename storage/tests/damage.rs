@@ -3,13 +3,15 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use corduroy_env::Env;
 use corduroy_record::{LogIndex, Offset, ReplicaId, Term};
 use corduroy_storage::{
-    AppendDone, Log, LogStart, NewEntry, Payload, SimDisk, StorageError, Store, Vote,
+    AppendDone, Disk, Log, LogStart, NewEntry, OpenMode, Payload, SimDisk, StorageError, Store,
+    Vote, dump,
 };
 use support::{
     batch, group, observe, open_store, recover, saved, simulate, small_log, small_store,
@@ -266,7 +268,6 @@ fn a_replica_without_its_state_is_damaged_and_not_new() {
             if how == "flipped" {
                 disk.flip(&state, 40, 0x01).unwrap();
             } else {
-                use corduroy_storage::Disk;
                 disk.remove_dir_all(state.parent().unwrap()).unwrap();
             }
             let (store, log) = reopen(&disk, &env);
@@ -322,14 +323,167 @@ fn damaged_tables_are_passed_over() {
                 .await
                 .unwrap();
         }
-        assert_eq!(log.tables().unwrap().at.1, LogIndex::new(6));
+        assert_eq!(log.tables().await.unwrap().at.1, LogIndex::new(6));
         store.close().await.unwrap();
         disk.flip(&file(&disk, "6.tables"), 60, 0x80).unwrap();
         let (_store, log) = reopen(&disk, &env);
         assert_eq!(
-            log.tables().unwrap().tables,
+            log.tables().await.unwrap().tables,
             Bytes::from_static(b"tables 3")
         );
         assert!(!log.state().no_vote);
+    });
+}
+
+/// Laws 4 and 8: a shard's journal may have held the newest vote of any partition.
+#[test]
+fn a_lost_journal_flags_every_partition() {
+    for (how, was_closed) in [("directory", false), ("directory", true), ("files", false)] {
+        let disk = SimDisk::new();
+        simulate(10, |env| async move {
+            let (store, log) = filled(&disk, &env, 20).await;
+            let other = store
+                .create_log(group(1), ReplicaId::new(8), small_log())
+                .await
+                .unwrap();
+            log.flush().await.unwrap();
+            if was_closed {
+                store.close().await.unwrap();
+            }
+            drop((store, log, other));
+            disk.kill_process();
+            let dir = support::root().join("journal/0");
+            if how == "directory" {
+                disk.remove_dir_all(&dir).unwrap();
+            } else {
+                for name in disk.list(&dir).unwrap() {
+                    disk.remove_file(&dir.join(name)).unwrap();
+                }
+            }
+            let mut shown = Vec::new();
+            let problems = dump(&disk, &support::root(), false, &mut shown).unwrap();
+            assert!(!problems.problems.is_empty() || how == "files");
+
+            let report = recover(&disk).unwrap();
+            assert!(!report.clean);
+            assert_eq!(report.damaged.len(), 2, "{report:?}");
+            assert!(
+                report.damaged[0]
+                    .1
+                    .contains("journal/0: the journal is gone")
+            );
+            let store = open_store(&disk, small_store(1000), &env).unwrap();
+            for number in 0..2 {
+                check_flags(&store.open_log(group(number), small_log()).unwrap());
+            }
+            // From here on it has a journal again, and is as it says.
+            store.close().await.unwrap();
+            assert!(recover(&disk).unwrap().clean);
+        });
+    }
+}
+
+/// A directory of before journals were registered: only the loss of all of them is seen.
+#[test]
+fn all_journals_lost_is_seen_without_their_registration() {
+    let disk = SimDisk::new();
+    simulate(11, |env| async move {
+        let (store, _log) = filled(&disk, &env, 3).await;
+        store.close().await.unwrap();
+        let mark = support::root().join("registry/journal-0");
+        disk.remove_file(&mark).unwrap();
+        assert!(recover(&disk).unwrap().clean);
+        disk.remove_dir_all(&support::root().join("journal"))
+            .unwrap();
+        assert_eq!(recover(&disk).unwrap().damaged.len(), 1);
+    });
+}
+
+/// DESIGN 5.4: nothing acknowledged is "repaired" away. Of the only copy nothing is cut; the error
+/// says what is wrong, where, and how to look at it.
+#[test]
+fn the_only_copy_refuses_to_open_over_damage_and_keeps_its_bytes() {
+    let disk = SimDisk::new();
+    simulate(12, |env| async move {
+        let (store, log) = filled(&disk, &env, 40).await;
+        let segment = file(&disk, "-0.log");
+        disk.flip(&segment, 64 + 700 + 700 + 300, 0x10).unwrap();
+        let read = log.read(LogIndex::new(2), LogIndex::new(40), usize::MAX);
+        read.await.unwrap_err();
+        check_flags(&log);
+        log.flush().await.unwrap();
+        let segments = |disk: &SimDisk| -> Vec<_> {
+            let files = disk.files().into_iter();
+            let ours = files.filter(|path| path.to_string_lossy().ends_with(".log"));
+            ours.map(|path| (disk.bytes(&path), path)).collect()
+        };
+        let before = segments(&disk);
+        drop((store, log));
+        disk.kill_process();
+
+        for _ in 0..2 {
+            recover(&disk).unwrap();
+            let store = open_store(&disk, small_store(1000), &env).unwrap();
+            let error = store.open_only_copy(group(0), small_log()).unwrap_err();
+            let text = error.to_string();
+            for part in [
+                segment.to_str().unwrap(),
+                "frame at 1",
+                "entry 2, offset 4",
+                "corduroy debug log-dump /data/partitions/",
+                "--verify",
+            ] {
+                assert!(text.contains(part), "{text}");
+            }
+            store.close().await.unwrap();
+            assert!(segments(&disk) == before, "bytes were cut");
+        }
+        // A copy of a log that others have as well is cut and fetched again.
+        let (_store, log) = reopen(&disk, &env);
+        assert_eq!(log.state().next_offset, Offset::new(4));
+    });
+}
+
+#[test]
+fn the_only_copy_without_its_state_is_not_taken_for_an_empty_log() {
+    let disk = SimDisk::new();
+    simulate(13, |env| async move {
+        let (store, log) = filled(&disk, &env, 20).await;
+        store.close().await.unwrap();
+        drop(log);
+        disk.flip(&file(&disk, "/state"), 40, 0x01).unwrap();
+        for _ in 0..2 {
+            recover(&disk).unwrap();
+            let store = open_store(&disk, small_store(1000), &env).unwrap();
+            let error = store.open_only_copy(group(0), small_log()).unwrap_err();
+            assert!(error.to_string().contains("state file"), "{error}");
+            store.close().await.unwrap();
+        }
+        assert!(disk.bytes(&file(&disk, "-0.log")).unwrap().len() > 1000);
+    });
+}
+
+#[test]
+fn only_directories_of_ours_are_dumped() {
+    let disk = SimDisk::new();
+    simulate(14, |env| async move {
+        let (store, _log) = filled(&disk, &env, 3).await;
+        store.close().await.unwrap();
+        let show = |dir: &str| {
+            let mut shown = Vec::new();
+            dump(&disk, Path::new(dir), true, &mut shown).map(|report| report.entries)
+        };
+        let partition = format!("/data/partitions/{}/0", group(0).topic);
+        assert_eq!(show("/data").unwrap(), 3);
+        assert_eq!(show(&partition).unwrap(), 3);
+        assert_eq!(show("/data/journal/0").unwrap(), 0);
+        for name in ["/var/log/system.log", "/var/log/state", "/var/log/1-2.log"] {
+            disk.create_dir_all(Path::new("/var/log")).unwrap();
+            let found = disk.open(Path::new(name), OpenMode::Create).unwrap();
+            found.write_at(0, &[IoSlice::new(b"hello, world")]).unwrap();
+            let error = show("/var/log").unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains("partitions/TOPIC-ID/PARTITION"));
+        }
     });
 }

@@ -6,12 +6,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use corduroy_env::Env;
-use corduroy_record::{LogIndex, ReplicaId, Term};
+use corduroy_record::{LogIndex, Offset, ReplicaId, Term};
 use corduroy_storage::{
-    AppendDone, AppendError, DiskLevel, Log, NewEntry, Payload, SimDisk, StorageError, Store,
-    StoreConfig, Vote,
+    AppendDone, AppendError, DiskLevel, Log, LogStart, NewEntry, Payload, SimDisk, StorageError,
+    Store, StoreConfig, Vote,
 };
-use support::{batch, group, observe, open_store, recover, simulate, small_log, small_store};
+use support::{
+    batch, group, observe, open_store, recover, saved, simulate, small_log, small_store,
+};
 
 fn entry(log: &Log, bytes: usize) -> Vec<NewEntry> {
     let index = log.state().last.map_or(0, |(_, index)| index.get() + 1);
@@ -207,4 +209,105 @@ fn entry_in(log: &Log, term: u64, bytes: usize) -> Vec<NewEntry> {
     let mut entries = entry(log, bytes);
     entries[0].term = Term::new(term);
     entries
+}
+
+/// A cut that shares its turn with an append for which there is no room is refused with it. The log
+/// is then again what the disk has, and takes everything once there is space, without a restart.
+#[test]
+fn a_cut_that_a_full_disk_refused_is_taken_back_and_works_when_there_is_space() {
+    for inline_bytes_max in [0, usize::MAX] {
+        for cut in ["truncate", "reset", "log start"] {
+            let disk = SimDisk::new();
+            simulate(4, |env| async move {
+                let config = small_store(inline_bytes_max);
+                let (store, logs) = store_and_logs(&disk, &env, config).await;
+                let log = &logs[0];
+                for _ in 0..20 {
+                    log.append(entry(log, 1000), AppendDone::default()).unwrap();
+                }
+                log.flush().await.unwrap();
+                let at = (Term::new(1), LogIndex::new(9));
+                log.save_snapshot(saved(at, Offset::new(10))).await.unwrap();
+                let before = (log.state(), log.segment_boundaries());
+                let whole = observe(log).await.unwrap();
+
+                disk.set_capacity(0);
+                // More than the rest of the segment: a new one has no room.
+                for _ in 0..8 {
+                    log.append(entry(log, 1000), AppendDone::default()).unwrap();
+                }
+                let start = LogStart {
+                    index: LogIndex::new(10),
+                    offset: Offset::new(10),
+                    prev: Some(at),
+                };
+                let result = match cut {
+                    "truncate" => log.truncate_after(Some(LogIndex::new(3))).await,
+                    "reset" => log.reset(LogStart::ZERO).await,
+                    _ => log.set_log_start(start).await,
+                };
+                assert!(matches!(result, Err(StorageError::DiskFull)), "{result:?}");
+                assert_eq!(store.failed(), None);
+                assert_eq!(log.state(), before.0, "{cut}");
+                assert_eq!(log.segment_boundaries(), before.1, "{cut}");
+                assert_eq!(observe(log).await.unwrap().entries, whole.entries);
+
+                disk.set_capacity(u64::MAX);
+                let kept = match cut {
+                    "truncate" => {
+                        log.truncate_after(Some(LogIndex::new(3))).await.unwrap();
+                        0..4
+                    }
+                    "reset" => {
+                        log.reset(LogStart::ZERO).await.unwrap();
+                        0..0
+                    }
+                    _ => {
+                        log.set_log_start(start).await.unwrap();
+                        10..20
+                    }
+                };
+                log.append(entry(log, 1000), AppendDone::default()).unwrap();
+                log.flush().await.unwrap();
+                let seen = observe(log).await.unwrap().entries;
+                assert_eq!(seen[..seen.len() - 1], whole.entries[kept]);
+                drop((store, logs));
+                disk.crash(1);
+                let (_store, logs) = reopen(&disk, &env);
+                assert_eq!(observe(&logs[0]).await.unwrap().entries, seen, "{cut}");
+            });
+        }
+    }
+}
+
+/// Law 8: flags that a reader raised are not taken back with what a full disk refused.
+#[test]
+fn flags_outlive_a_full_disk() {
+    let disk = SimDisk::new();
+    simulate(5, |env| async move {
+        let (store, logs) = store_and_logs(&disk, &env, small_store(usize::MAX)).await;
+        let log = &logs[0];
+        for _ in 0..20 {
+            log.append(entry(log, 1000), AppendDone::default()).unwrap();
+        }
+        log.flush().await.unwrap();
+        disk.set_capacity(0);
+        for _ in 0..8 {
+            log.append(entry(log, 1000), AppendDone::default()).unwrap();
+        }
+        let first = disk.files().into_iter();
+        let first = first.filter(|path| path.to_string_lossy().ends_with("0-0.log"));
+        disk.flip(&first.min().unwrap(), 64 + 500, 1).unwrap();
+        let read = log.read(LogIndex::new(0), LogIndex::new(1), 1).await;
+        assert!(matches!(read, Err(StorageError::Damaged { .. })));
+        while log.flush().await.is_err() {}
+        assert!(log.state().no_vote && log.must_reopen());
+        drop((store, logs));
+        disk.set_capacity(u64::MAX);
+        disk.crash(1);
+        recover(&disk).unwrap();
+        let store = open_store(&disk, small_store(1000), &env).unwrap();
+        let log = store.open_log(group(0), small_log()).unwrap();
+        assert!(log.state().no_vote, "the flag was refused with the appends");
+    });
 }

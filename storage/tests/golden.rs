@@ -157,9 +157,9 @@ fn check(case: &str, inline_bytes_max: usize, clean: bool) {
         );
         assert_eq!(log.state().next_offset, Offset::new(3));
         assert_eq!(log.state().vote.unwrap().voted_for, Some(ReplicaId::new(5)));
-        assert_eq!(log.snapshot().unwrap().at.1, LogIndex::new(1));
+        assert_eq!(log.snapshot().await.unwrap().at.1, LogIndex::new(1));
         assert_eq!(
-            log.tables().unwrap().tables,
+            log.tables().await.unwrap().tables,
             Bytes::from_static(b"tables of 3")
         );
     });

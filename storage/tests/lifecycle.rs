@@ -256,3 +256,30 @@ fn appends_that_do_not_follow_are_refused_whole() {
         assert_eq!(heads[1].next_offset(), Offset::new(7));
     });
 }
+
+#[test]
+fn a_deleted_log_gives_its_part_of_the_cache_back() {
+    let disk = SimDisk::new();
+    simulate(3, |env| async move {
+        recover(&disk).unwrap();
+        let store = open_store(&disk, small_store(0), &env).unwrap();
+        for number in 0..4 {
+            let log = store
+                .create_log(group(number), ReplicaId::new(1), small_log())
+                .await
+                .unwrap();
+            // Entries of 600 bytes against a cache of 4 KiB.
+            append(&log, 20);
+            log.flush().await.unwrap();
+            let last = LogIndex::new(19);
+            assert!(
+                log.read_cached(last, last.next(), 1).is_some(),
+                "after {number} deletions nothing is cached any more"
+            );
+            drop(log);
+            store.remove_log(group(number)).await.unwrap();
+        }
+        assert_eq!(store.metrics().cache_bytes, 0);
+        store.close().await.unwrap();
+    });
+}

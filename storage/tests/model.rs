@@ -38,7 +38,7 @@ fn check(seed: u64, count: usize, inline_bytes_max: usize) {
                     let log = store.open_log(subject.group, small_log()).unwrap();
                     let seen = observe(&log).await.unwrap();
                     assert_eq!(seen, *subject.model.borrow(), "after a clean stop");
-                    check_laws(&log, &seen);
+                    check_laws(&log, &seen).await;
                     *subject.log.borrow_mut() = log;
                 }
             }
@@ -48,7 +48,7 @@ fn check(seed: u64, count: usize, inline_bytes_max: usize) {
             log.flush().await.unwrap();
             let seen = observe(&log).await.unwrap();
             assert_eq!(seen, *subject.model.borrow());
-            check_laws(&log, &seen);
+            check_laws(&log, &seen).await;
         }
         let metrics = store.metrics();
         assert!(metrics.cold_reads > 0, "the cache was never too small");

@@ -201,20 +201,37 @@ impl Wire {
         from: i64,
         wait: Duration,
     ) -> io::Result<FetchedPartition> {
-        let question = FetchPartition::default()
-            .with_partition(partition)
-            .with_current_leader_epoch(-1)
-            .with_fetch_offset(from)
-            .with_log_start_offset(-1)
-            .with_partition_max_bytes(8 << 20);
+        let mut fetched = self.fetch_within(topic, &[(partition, from)], wait, 32 << 20)?;
+        Ok(fetched.remove(0))
+    }
+
+    /// One Fetch of several partitions, each from an offset, with a limit for the whole answer.
+    pub fn fetch_within(
+        &mut self,
+        topic: &str,
+        wanted: &[(i32, i64)],
+        wait: Duration,
+        bytes_max: i32,
+    ) -> io::Result<Vec<FetchedPartition>> {
+        let questions = wanted
+            .iter()
+            .map(|(partition, from)| {
+                FetchPartition::default()
+                    .with_partition(*partition)
+                    .with_current_leader_epoch(-1)
+                    .with_fetch_offset(*from)
+                    .with_log_start_offset(-1)
+                    .with_partition_max_bytes(8 << 20)
+            })
+            .collect();
         let question = FetchTopic::default()
             .with_topic(name(topic))
-            .with_partitions(vec![question]);
+            .with_partitions(questions);
         let request = FetchRequest::default()
             .with_replica_id(BrokerId(-1))
             .with_max_wait_ms(i32::try_from(wait.as_millis()).expect("short"))
             .with_min_bytes(1)
-            .with_max_bytes(32 << 20)
+            .with_max_bytes(bytes_max)
             .with_session_epoch(-1)
             .with_topics(vec![question]);
         let frame = self.exchange(11, &Request::Fetch(request))?;
@@ -224,11 +241,12 @@ impl Wire {
             .into_iter()
             .next()
             .expect("the topic that was asked for");
-        Ok(topic
-            .partitions
-            .into_iter()
-            .next()
-            .expect("the partition that was asked for"))
+        assert_eq!(
+            topic.partitions.len(),
+            wanted.len(),
+            "every partition asked for"
+        );
+        Ok(topic.partitions)
     }
 
     /// A fresh idempotent producer.

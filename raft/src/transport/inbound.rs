@@ -123,7 +123,7 @@ async fn serve_inner(
     };
     answer_hello(&mut stream, &ours, theirs).await?;
     let (read, mut write) = stream.into_split();
-    let outbox = Rc::new(Outbox::default());
+    let outbox = Rc::new(Outbox::new(board.counts.clone()));
     if theirs.purpose == Purpose::Detector {
         let pings = answer_pings(read, &outbox);
         tokio::select! {

@@ -83,6 +83,10 @@ impl Link {
         }
     }
 
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.outbox.borrow().queued_bytes()
+    }
+
     pub(super) fn forget_failures(&self) {
         self.failures.set(0);
         if matches!(self.phase.get(), Phase::Pausing { .. }) {
@@ -103,7 +107,7 @@ impl Link {
             return Err(LinkDown);
         };
         self.phase.set(Phase::Dialling);
-        *self.outbox.borrow_mut() = Rc::new(Outbox::default());
+        *self.outbox.borrow_mut() = Rc::new(Outbox::new(board.counts.clone()));
         let link = self.clone();
         let env = board.env.clone();
         let task = env.spawn_local(async move { link.run(board).await });

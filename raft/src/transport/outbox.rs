@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
+use crate::counts::Counts;
 use crate::wire::{
     AsleepBeat, Beat, BeatReply, FrameEncoder, Message, SleepAnswer, SleepAsk, SurveyAnswer,
     SurveyAsk, WakeNote,
@@ -23,6 +25,8 @@ const QUEUE_BYTES_MAX: usize = 256 << 20;
 const CHUNKS_MAX: usize = 128;
 /// Small messages that share one frame; keeps the envelope below its limit.
 const PACKED_MAX: usize = 4096;
+/// Small messages that are gathered while the writer is stuck; beyond it the peer does not read.
+const GATHERED_MAX: usize = 64 << 10;
 
 /// The queue of one connection's writer.
 ///
@@ -38,6 +42,7 @@ pub(crate) struct Outbox {
     closed: Cell<bool>,
     writer: RefCell<Option<Waker>>,
     room: RefCell<Vec<Waker>>,
+    counts: Rc<Counts>,
 }
 
 /// Small messages that are gathered until the writer runs.
@@ -54,15 +59,15 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    fn is_empty(&self) -> bool {
-        self.beats.is_empty()
-            && self.beat_replies.is_empty()
-            && self.surveys.is_empty()
-            && self.survey_answers.is_empty()
-            && self.sleeps.is_empty()
-            && self.sleep_answers.is_empty()
-            && self.asleep.is_empty()
-            && self.wakes.is_empty()
+    fn len(&self) -> usize {
+        self.beats.len()
+            + self.beat_replies.len()
+            + self.surveys.len()
+            + self.survey_answers.len()
+            + self.sleeps.len()
+            + self.sleep_answers.len()
+            + self.asleep.len()
+            + self.wakes.len()
     }
 
     fn messages(&mut self) -> Vec<Message> {
@@ -97,6 +102,19 @@ impl Packed {
 }
 
 impl Outbox {
+    /// An empty queue; `counts` learns of the beats that leave by it.
+    pub(crate) fn new(counts: Rc<Counts>) -> Outbox {
+        Outbox {
+            counts,
+            ..Outbox::default()
+        }
+    }
+
+    /// Bytes that are queued, those that the writer holds included.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.bytes.get()
+    }
+
     /// Queues a message and the payload's chunks; `false` if the connection is gone, cannot take
     /// more, or the message is beyond the frame's limits.
     pub(crate) fn push(&self, message: &Message, payload: Vec<Bytes>) -> bool {
@@ -121,12 +139,17 @@ impl Outbox {
         true
     }
 
-    /// Adds to the gathered messages; `false` if the connection is gone.
+    /// Adds to the gathered messages; `false` if the connection is gone or cannot take more.
     pub(crate) fn pack(&self, add: impl FnOnce(&mut Packed)) -> bool {
         if self.closed.get() {
             return false;
         }
-        add(&mut self.packed.borrow_mut());
+        let mut packed = self.packed.borrow_mut();
+        if packed.len() >= GATHERED_MAX {
+            return false;
+        }
+        add(&mut packed);
+        drop(packed);
         self.wake_writer();
         true
     }
@@ -168,13 +191,16 @@ impl Outbox {
         poll_fn(|cx| {
             let packed = {
                 let mut packed = self.packed.borrow_mut();
-                if packed.is_empty() {
+                if packed.len() == 0 {
                     Vec::new()
                 } else {
                     packed.messages()
                 }
             };
             for message in packed {
+                if matches!(message, Message::Beats(_) | Message::Asleep(_)) {
+                    Counts::add(&self.counts.beat_frames, 1);
+                }
                 match self.encoder.borrow_mut().encode(&message, 0) {
                     Ok(head) => {
                         self.bytes.set(self.bytes.get() + head.len());
@@ -252,6 +278,28 @@ fn advance(chunks: &mut VecDeque<Bytes>, mut written: usize) {
 mod tests {
     use super::*;
     use crate::wire::FrameReader;
+
+    #[test]
+    fn a_peer_that_reads_nothing_is_sent_no_more_than_the_queue_holds() {
+        let counts = Rc::new(Counts::default());
+        let outbox = Outbox::new(counts.clone());
+        let mut cx = Context::from_waker(Waker::noop());
+        let chunk = Bytes::from(vec![0; 1 << 20]);
+        // Append streams look for room first: one of them may go beyond it, by one request.
+        while outbox.poll_room(&mut cx) {
+            assert!(outbox.push(&Message::Cast, vec![chunk.clone()]));
+        }
+        assert!(outbox.queued_bytes() < ROOM_BYTES + 2 * chunk.len());
+        while outbox.push(&Message::Cast, vec![chunk.clone()]) {}
+        assert!(outbox.queued_bytes() < QUEUE_BYTES_MAX + 2 * chunk.len());
+        let note = |call| SleepAnswer { call, asleep: true };
+        let mut taken = 0;
+        while outbox.pack(|packed| packed.sleep_answers.push(note(taken))) {
+            taken += 1;
+        }
+        assert_eq!(taken, GATHERED_MAX as u64);
+        assert_eq!(counts.beat_frames.get(), 0, "nothing was a beat");
+    }
 
     #[test]
     fn what_is_pushed_arrives_in_order_and_gathered_messages_share_a_frame() {

@@ -16,6 +16,7 @@ use super::inbound::ReplyPath;
 use super::link::{Link, LinkDown};
 use super::outbox::Packed;
 use crate::config::{AddressBook, Identity, RaftConfig};
+use crate::counts::Counts;
 use crate::wire::{AppendReply, Frame, Message};
 
 /// Bits of a call or stream id that count; the shard that waits is in the bits above.
@@ -89,6 +90,7 @@ pub(crate) struct Switchboard {
     pub(crate) config: RaftConfig,
     pub(crate) identity: Identity,
     pub(crate) book: AddressBook,
+    pub(crate) counts: Rc<Counts>,
     links: RefCell<HashMap<NodeId, Rc<Link>>>,
     waiting: RefCell<HashMap<u64, Waiting>>,
     streams: RefCell<HashMap<u64, Rc<StreamSlot>>>,
@@ -110,6 +112,7 @@ impl Switchboard {
             config,
             identity,
             book,
+            counts: Rc::default(),
             links: RefCell::default(),
             waiting: RefCell::default(),
             streams: RefCell::default(),
@@ -142,6 +145,12 @@ impl Switchboard {
             .entry(peer)
             .or_insert_with(|| Link::new(peer, Rc::downgrade(self)))
             .clone()
+    }
+
+    /// Bytes queued for all peers.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        let links = self.links.borrow();
+        links.values().map(|link| link.queued_bytes()).sum()
     }
 
     /// Sends a message that expects no answer here.

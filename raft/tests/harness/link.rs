@@ -14,6 +14,8 @@ struct Link {
     addr: SocketAddr,
     /// Bytes stop, connections stay: what a dead network looks like.
     cut: Cell<bool>,
+    /// Bytes that still pass from the dialler on; `None`: any number.
+    budget: Cell<Option<usize>>,
     /// Connections made before the last cut are dead once it heals.
     era: Cell<u64>,
     changed: Notify,
@@ -45,6 +47,7 @@ impl Links {
         let link = Rc::new(Link {
             addr: listener.local_addr().expect("bound"),
             cut: Cell::new(false),
+            budget: Cell::new(None),
             era: Cell::new(0),
             changed: Notify::new(),
             task: RefCell::new(None),
@@ -99,8 +102,8 @@ impl Links {
         let (near_read, near_write) = near.into_split();
         let (far_read, far_write) = far.into_split();
         tokio::select! {
-            () = pump(link, era, near_read, far_write) => {}
-            () = pump(link, era, far_read, near_write) => {}
+            () = pump(link, era, Way::There, near_read, far_write) => {}
+            () = pump(link, era, Way::Back, far_read, near_write) => {}
         }
     }
 
@@ -140,6 +143,30 @@ impl Links {
         self.set(a, b, true);
     }
 
+    /// After about `bytes` more, nothing that `from` sends on its connections to `to` is read.
+    pub fn stall_after(&self, from: i32, to: i32, bytes: usize) {
+        if let Some(link) = self.links.borrow().get(&(from, to)) {
+            link.budget.set(Some(bytes));
+        }
+    }
+
+    /// Whether that point has been reached.
+    pub fn is_stalled(&self, from: i32, to: i32) -> bool {
+        let links = self.links.borrow();
+        links
+            .get(&(from, to))
+            .is_some_and(|link| link.budget.get() == Some(0))
+    }
+
+    /// Everything passes again, on new connections.
+    pub fn unstall(&self, from: i32, to: i32) {
+        if let Some(link) = self.links.borrow().get(&(from, to)) {
+            link.budget.set(None);
+            link.era.set(link.era.get() + 1);
+            link.changed.notify_waiters();
+        }
+    }
+
     /// Heals both directions; connections of the time before are gone.
     pub fn heal(&self, a: i32, b: i32) {
         self.set(a, b, false);
@@ -166,11 +193,18 @@ impl Links {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    There,
+    Back,
+}
+
 /// Moves bytes while the link is whole.
-async fn pump(link: &Link, era: u64, mut from: ReadHalf, mut to: WriteHalf) {
+async fn pump(link: &Link, era: u64, way: Way, mut from: ReadHalf, mut to: WriteHalf) {
     let mut buffer = vec![0; 64 << 10];
+    let spent = || way == Way::There && link.budget.get() == Some(0);
     loop {
-        while link.cut.get() && link.era.get() == era {
+        while (link.cut.get() || spent()) && link.era.get() == era {
             link.changed.notified().await;
         }
         if link.era.get() != era {
@@ -181,6 +215,11 @@ async fn pump(link: &Link, era: u64, mut from: ReadHalf, mut to: WriteHalf) {
             () = link.changed.notified() => continue,
         };
         let Ok(bytes @ 1..) = read else { return };
+        if way == Way::There
+            && let Some(left) = link.budget.get()
+        {
+            link.budget.set(Some(left.saturating_sub(bytes)));
+        }
         // Bytes read just as the link was cut are lost with it.
         if link.cut.get() {
             continue;

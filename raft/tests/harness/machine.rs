@@ -13,6 +13,8 @@ pub struct TestMachine {
     pub internal: u64,
     pub hash: u64,
     pub events: Vec<ReplicaEvent>,
+    /// Hears of each event as it happens.
+    pub on_event: Option<Box<dyn Fn(&ReplicaEvent)>>,
     /// Panics when it applies this internal entry.
     pub poison: Option<&'static [u8]>,
     pub restores: u64,
@@ -23,6 +25,14 @@ pub struct TestMachine {
 impl TestMachine {
     fn mix(&mut self, value: u64) {
         self.hash = (self.hash ^ value).wrapping_mul(0x100_0000_01b3);
+    }
+
+    /// Why the replica stopped, once it has.
+    pub fn stopped(&self) -> Option<String> {
+        self.events.iter().find_map(|event| match event {
+            ReplicaEvent::Stopped { reason } => Some(reason.clone()),
+            _ => None,
+        })
     }
 
     pub fn fingerprint(&self) -> (u64, u64, u64) {
@@ -88,6 +98,9 @@ impl StateMachine for TestMachine {
     }
 
     fn event(&mut self, event: &ReplicaEvent) {
+        if let Some(hear) = &self.on_event {
+            hear(event);
+        }
         self.events.push(event.clone());
     }
 }

@@ -47,6 +47,16 @@ pub fn test_config() -> RaftConfig {
 
 /// Runs a test on the only kind of runtime that a shard knows.
 pub fn run<F: Future<Output = ()> + 'static>(test: F) {
+    run_on(false, test);
+}
+
+/// The same with simulated time, which advances when nothing else can. For nodes without peers:
+/// sockets know no simulated time.
+pub fn run_paused<F: Future<Output = ()> + 'static>(test: F) {
+    run_on(true, test);
+}
+
+fn run_on<F: Future<Output = ()> + 'static>(paused: bool, test: F) {
     // `RUST_LOG=corduroy_raft=debug,openraft=info` shows what a failing test did.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
@@ -54,6 +64,7 @@ pub fn run<F: Future<Output = ()> + 'static>(test: F) {
         .try_init();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .start_paused(paused)
         .build()
         .expect("a runtime");
     tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -165,6 +176,26 @@ impl Cluster {
             links,
             nodes,
         }
+    }
+
+    /// All nodes started, the group formed out of all of them, and who leads it.
+    pub async fn led(count: i32, config: RaftConfig) -> (Cluster, i32) {
+        let mut cluster = Cluster::new(count, config);
+        let leader = cluster.lead_all().await;
+        (cluster, leader)
+    }
+
+    /// Starts all nodes, forms the group out of all of them, and waits for its leader.
+    pub async fn lead_all(&mut self) -> i32 {
+        self.start_all().await;
+        let all: Vec<i32> = self.nodes.keys().copied().collect();
+        self.leader(&all).await
+    }
+
+    /// A running node other than `node`.
+    pub fn other_than(&self, node: i32) -> i32 {
+        let mut others = self.running().into_iter().filter(|id| *id != node);
+        others.next().expect("another node")
     }
 
     /// Starts all nodes and forms the group out of all of them.

@@ -11,8 +11,11 @@ use corduroy_raft::{
     AddressBook, ClusterTag, FailureDetector, Identity, PeerState, Purpose, RaftConfig, RaftShard,
     Replica, ReplicaSpec, ShardHooks, read_hello,
 };
-use corduroy_record::{GroupId, NodeId};
-use corduroy_storage::{Disk, IoMode, LogConfig, RealDisk, SimDisk, Store, StoreConfig, recover};
+use corduroy_record::{Batch, GroupId, LogIndex, NodeId, ReplicaId};
+use corduroy_storage::{
+    AppendDone, Disk, IoMode, LogConfig, NewEntry, Payload, RealDisk, SimDisk, Store, StoreConfig,
+    recover,
+};
 use tokio::task::JoinHandle;
 
 use super::{Links, TestMachine, replica_id};
@@ -24,6 +27,10 @@ pub struct TestNode {
     pub log_config: LogConfig,
     pub padding_bytes: usize,
     pub shards: u16,
+    /// The replica that a fresh log here belongs to.
+    pub replica: ReplicaId,
+    /// Budget of the recent-entries cache.
+    pub cache_bytes: usize,
     /// The next start finds an empty disk, on which the operator registers the old replica as
     /// damaged.
     pub lose_disk: bool,
@@ -51,6 +58,8 @@ impl TestNode {
             log_config: LogConfig::default(),
             padding_bytes: 0,
             shards: 1,
+            replica: replica_id(id),
+            cache_bytes: 64 << 20,
             lose_disk: false,
             real_root: None,
             running: None,
@@ -83,15 +92,7 @@ impl TestNode {
             ),
         };
         recover(&disk, &root).expect("recovery");
-        let store_config = StoreConfig {
-            journal_file_bytes: 1 << 20,
-            reserve_bytes: 0,
-            low_bytes: 0,
-            critical_bytes: 0,
-            io,
-            ..StoreConfig::new(root, 0)
-        };
-        let store = Store::open(disk, store_config, env.clone()).expect("a store");
+        let store = self.open_store(disk, root, io, env);
         let flushing = store.clone();
         let mut tasks = vec![env.spawn_local(async move { flushing.run().await })];
 
@@ -175,6 +176,7 @@ impl TestNode {
                     match state {
                         PeerState::Down => shard.node_down(node),
                         PeerState::Up => shard.node_up(node),
+                        PeerState::Suspect => {}
                     }
                 }
             }),
@@ -185,7 +187,7 @@ impl TestNode {
             store.open_log(group, self.log_config).expect("the log")
         } else {
             store
-                .create_log(group, replica_id(self.id), self.log_config)
+                .create_log(group, self.replica, self.log_config)
                 .await
                 .expect("a log")
         };
@@ -198,7 +200,7 @@ impl TestNode {
         }));
         let spec = ReplicaSpec {
             group,
-            replica: replica_id(self.id),
+            replica: log.replica(),
             log,
         };
         let shards = shards.borrow().clone();
@@ -216,6 +218,44 @@ impl TestNode {
             tasks,
             casts,
         });
+    }
+
+    fn open_store(&self, disk: Arc<dyn Disk>, root: PathBuf, io: IoMode, env: &Env) -> Store {
+        let config = StoreConfig {
+            journal_file_bytes: 1 << 20,
+            cache_bytes: self.cache_bytes,
+            reserve_bytes: 0,
+            low_bytes: 0,
+            critical_bytes: 0,
+            io,
+            ..StoreConfig::new(root, 0)
+        };
+        Store::open(disk, config, env.clone()).expect("a store")
+    }
+
+    /// Puts another batch in the place of the last entry of a node that does not run: its index
+    /// and term stay. No fault does this; it stands for a bug that made two logs differ.
+    pub async fn forge_last(&self, env: &Env, group: GroupId, batch: Batch) {
+        assert!(self.running.is_none(), "node {} runs", self.id);
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        recover(&disk, &TestNode::root()).expect("recovery");
+        let store = self.open_store(disk, TestNode::root(), IoMode::Inline, env);
+        let flushing = store.clone();
+        let task = env.spawn_local(async move { flushing.run().await });
+        let log = store.open_log(group, self.log_config).expect("the log");
+        let (term, index) = log.state().last.expect("an entry");
+        let before = LogIndex::new(index.get() - 1);
+        log.truncate_after(Some(before)).await.expect("cut");
+        let forged = NewEntry {
+            term,
+            index,
+            base_offset: None,
+            payload: Payload::Batch(batch),
+        };
+        log.append(vec![forged], AppendDone::default()).expect("in place");
+        log.flush().await.expect("durable");
+        task.abort();
+        self.disk.kill_process();
     }
 
     /// Ends the process. With a seed the machine loses its power too: of what was not flushed, an

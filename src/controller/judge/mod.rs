@@ -88,7 +88,7 @@ pub fn judge(state: &ControllerState, request: &Request, facts: &mut Facts<'_>) 
             configs,
         } => nodes::form(state, *cluster_id, nodes, configs),
         Request::RegisterNode(claim) => nodes::register(state, claim),
-        Request::RemoveNode { node } => nodes::remove(state, *node),
+        Request::RemoveNode { node } => nodes::remove(state, *node, facts.down),
         Request::CreateTopics {
             topics,
             validate_only,

@@ -1,6 +1,6 @@
 //! Decisions on nodes: forming, joining, leaving.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corduroy_protocol::ErrorCode;
 
@@ -104,23 +104,81 @@ fn refuse_id(state: &ControllerState, claimed: i32) -> Option<Verdict> {
     ))
 }
 
-/// A node leaves for good, if nothing lives on it.
-pub(super) fn remove(state: &ControllerState, node: i32) -> Verdict {
+/// Partitions that a refusal names; the rest is counted.
+const NAMED_MAX: usize = 10;
+
+/// A node leaves for good: one on which nothing lives, or one that is down. Partitions of a node that
+/// is down keep their place on it, since nothing moves replicas yet; one whose only replica is there
+/// would be lost for good, so it must be deleted first.
+pub(super) fn remove(state: &ControllerState, node: i32, down: &BTreeSet<i32>) -> Verdict {
+    if state.is_burnt(node) {
+        return Verdict::Answer(Reply::Done);
+    }
     if !state.nodes().contains_key(&node) {
         return Verdict::refuse(
             ErrorCode::BrokerIdNotRegistered,
             format!("there is no node {node}"),
         );
     }
-    let replicas = state.replicas_on(node);
-    if replicas > 0 {
+    if state.nodes().len() == 1 {
         return Verdict::refuse(
             ErrorCode::InvalidRequest,
-            format!("node {node} still holds {replicas} replicas; move them away first"),
+            format!("node {node} is the only node of the cluster"),
+        );
+    }
+    let is_down = down.contains(&node);
+    let (held, only) = partitions_on(state, node);
+    if is_down && !only.is_empty() {
+        return Verdict::refuse(
+            ErrorCode::InvalidRequest,
+            format!(
+                "node {node} is down and holds the only replica of {}; start it again, or delete \
+                 these topics first",
+                named(&only)
+            ),
+        );
+    }
+    if !is_down && !held.is_empty() {
+        return Verdict::refuse(
+            ErrorCode::InvalidRequest,
+            format!(
+                "node {node} is up and still holds replicas of {}; replicas cannot be moved to \
+                 another node yet: delete these topics, or stop the node if its disk is lost",
+                named(&held)
+            ),
         );
     }
     Verdict::Commit {
         changes: vec![Change::NodeRemoved { node }],
         reply: Reply::Done,
     }
+}
+
+/// The partitions with a replica on a node, and those of them that have no other.
+fn partitions_on(state: &ControllerState, node: i32) -> (Vec<String>, Vec<String>) {
+    let (mut held, mut only) = (Vec::new(), Vec::new());
+    if state.replicas_on(node) == 0 {
+        return (held, only);
+    }
+    for topic in state.topics().values() {
+        for (index, replicas) in topic.partitions.iter().enumerate() {
+            if replicas.iter().any(|replica| replica.node == node) {
+                let name = format!("{}/{index}", topic.name);
+                if replicas.iter().all(|replica| replica.node == node) {
+                    only.push(name.clone());
+                }
+                held.push(name);
+            }
+        }
+    }
+    (held, only)
+}
+
+fn named(partitions: &[String]) -> String {
+    let shown = partitions.iter().take(NAMED_MAX).cloned();
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if let Some(more) = partitions.len().checked_sub(NAMED_MAX).filter(|n| *n > 0) {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
 }

@@ -60,6 +60,13 @@ struct State {
     capacity_bytes: u64,
     failing_flushes: Option<FailingFlush>,
     flushes: u64,
+    reads: BTreeMap<PathBuf, ReadCount>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct ReadCount {
+    calls: u64,
+    bytes: u64,
 }
 
 struct FailingFlush {
@@ -111,6 +118,7 @@ impl Default for State {
             capacity_bytes: u64::MAX,
             failing_flushes: None,
             flushes: 0,
+            reads: BTreeMap::new(),
         }
     }
 }
@@ -141,6 +149,23 @@ impl SimDisk {
     /// Flushes of files so far.
     pub fn flushes(&self) -> u64 {
         self.lock().flushes
+    }
+
+    /// Calls that read from files whose path contains `path_part`, so far.
+    pub fn read_calls(&self, path_part: &str) -> u64 {
+        self.count_reads(path_part, |count| count.calls)
+    }
+
+    /// Bytes that those calls gave.
+    pub fn bytes_read(&self, path_part: &str) -> u64 {
+        self.count_reads(path_part, |count| count.bytes)
+    }
+
+    fn count_reads(&self, path_part: &str, of: impl Fn(&ReadCount) -> u64) -> u64 {
+        let state = self.lock();
+        let matching = |path: &Path| path.to_string_lossy().contains(path_part);
+        let counts = state.reads.iter().filter(|(path, _)| matching(path));
+        counts.map(|(_, count)| of(count)).sum()
     }
 
     /// The power fails during operation number `step` (counted from 0 over the disk's life):
@@ -566,6 +591,9 @@ impl DiskFile for SimFile {
             let rest = file.current.get(offset..).unwrap_or(&[]);
             let count = rest.len().min(buf.len());
             buf[..count].copy_from_slice(&rest[..count]);
+            let total = state.reads.entry(self.path.clone()).or_default();
+            total.calls += 1;
+            total.bytes += count as u64;
             Ok(count)
         })
     }

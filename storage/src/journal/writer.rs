@@ -242,7 +242,7 @@ impl JournalWriter {
     /// If one more file should stand ready: the work that prepares it, for another thread.
     pub(crate) fn plan_file(
         &mut self,
-    ) -> Option<impl FnOnce() -> Result<FreeFile, StorageError> + Send + 'static> {
+    ) -> Option<impl FnOnce() -> Result<Option<FreeFile>, StorageError> + Send + 'static> {
         let half_full = self.used.is_empty() || self.position * 2 > self.file_bytes;
         let spare = self.free.len() + self.recycling;
         if !half_full || spare > 0 || self.total_files() >= self.files_max {
@@ -251,7 +251,7 @@ impl JournalWriter {
         self.recycling += 1;
         let path = self.next_path();
         let (disk, file_bytes) = (self.disk.clone(), self.file_bytes);
-        Some(move || write_free_file(&*disk, &path, file_bytes))
+        Some(move || write_free_file(&*disk, &path, file_bytes).map(Some))
     }
 
     /// Files that another thread prepares or frees.
@@ -259,10 +259,11 @@ impl JournalWriter {
         self.recycling
     }
 
-    /// Takes back what [`JournalWriter::plan_file`] or [`JournalWriter::release`] handed out.
-    pub(crate) fn add_free(&mut self, file: FreeFile) {
+    /// Takes back what [`JournalWriter::plan_file`] or [`JournalWriter::release`] handed out;
+    /// `None`: the file was one too many and is gone.
+    pub(crate) fn add_free(&mut self, file: Option<FreeFile>) {
         self.recycling -= 1;
-        self.free.push(file);
+        self.free.extend(file);
     }
 
     /// A planned file could not be made (the disk is full); it may be planned again.
@@ -271,12 +272,14 @@ impl JournalWriter {
     }
 
     /// Every turn below `before` is in durable state files. Returns the work that frees the
-    /// files that held nothing else, oldest first (law 5), for another thread.
+    /// files that held nothing else, oldest first (law 5), for another thread. A file that was
+    /// made beyond the limit is removed once it is free: the journal's bound is back.
     pub(crate) fn release(
         &mut self,
         before: u64,
         with_current: bool,
-    ) -> Vec<impl FnOnce() -> Result<FreeFile, StorageError> + Send + 'static> {
+    ) -> Vec<impl FnOnce() -> Result<Option<FreeFile>, StorageError> + Send + 'static> {
+        let mut beyond = self.total_files().saturating_sub(self.files_max);
         let mut work = Vec::new();
         let keep = usize::from(!with_current);
         while self.used.len() > keep && self.used[0].last_turn < before {
@@ -284,7 +287,17 @@ impl JournalWriter {
                 break;
             };
             self.recycling += 1;
-            work.push(move || free_file(used.path, used.file));
+            let is_beyond = beyond > 0;
+            beyond = beyond.saturating_sub(1);
+            let disk = self.disk.clone();
+            work.push(move || {
+                let free = free_file(used.path, used.file)?;
+                if is_beyond {
+                    disk.remove_file(&free.path).during("remove", &free.path)?;
+                    return Ok(None);
+                }
+                Ok(Some(free))
+            });
         }
         work
     }
@@ -338,5 +351,55 @@ fn write_free_file(
             }
             Err(StorageError::io("create", path, &error))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SimDisk;
+
+    const FILE_BYTES: u64 = 64 << 10;
+
+    fn names(disk: &SimDisk) -> Vec<String> {
+        disk.list(Path::new("/j")).unwrap_or_default()
+    }
+
+    /// Writes turns of nearly a whole file each until `make_room` refuses.
+    fn fill(journal: &mut JournalWriter) -> u64 {
+        let body = vec![7; 60 << 10];
+        let mut last = 0;
+        while journal.make_room(body.len(), false).unwrap() {
+            let chunks = [IoSlice::new(&body)];
+            last = journal.write_turn(&chunks, body.len(), 0, || 1).unwrap();
+        }
+        last
+    }
+
+    #[test]
+    fn a_file_beyond_the_limit_goes_when_it_is_free_and_the_others_are_used_again() {
+        let disk = SimDisk::new();
+        disk.create_dir_all(Path::new("/j")).unwrap();
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let dir = PathBuf::from("/j");
+        let mut journal = JournalWriter::open(shared, dir, FILE_BYTES, 3, 1).unwrap();
+        let last = fill(&mut journal);
+        assert_eq!((journal.files_used(), names(&disk).len()), (3, 3));
+        assert!(journal.make_room(1000, true).unwrap());
+        assert_eq!(names(&disk).len(), 4, "nothing but more journal helped");
+        let body = [1; 1000];
+        let chunks = [IoSlice::new(&body)];
+        journal.write_turn(&chunks, body.len(), 0, || 2).unwrap();
+        for work in journal.release(last + 1, false) {
+            journal.add_free(work().unwrap());
+        }
+        assert_eq!(names(&disk).len(), 3, "the bound is not back");
+        assert_eq!((journal.files_used(), journal.handed_out()), (1, 0));
+        fill(&mut journal);
+        assert_eq!(names(&disk).len(), 3);
+        assert_eq!(
+            names(&disk).last().map(String::as_str),
+            Some("0003.journal")
+        );
     }
 }

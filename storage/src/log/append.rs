@@ -6,7 +6,7 @@ use corduroy_record::{GroupId, LeaderEpoch, LogIndex, Offset, Term};
 
 use super::core::LogCore;
 use super::{Log, LogShared};
-use crate::cache::Cached;
+use crate::cache::{Cached, detach};
 use crate::config::LogConfig;
 use crate::entry::{ENTRY_BYTES_MAX, Entry, EntryHead, EntryKind, NewEntry, Payload};
 use crate::error::{AppendError, StorageError};
@@ -57,6 +57,7 @@ impl Log {
         let mut core = self.shared.core.borrow_mut();
         let stamped = stamp(&core, entries)?;
         let heads = stamped.iter().map(|entry| entry.head).collect();
+        tracing::trace!(target: "corduroy::walk", room = 7, group = %self.shared.group, replica = %self.shared.replica, entries = stamped.len(), offset = %core.next_offset, "entries are stamped");
         let mut placing = Placing {
             shared: &self.shared,
             store: &store,
@@ -118,6 +119,7 @@ fn stamp(core: &LogCore, entries: Vec<NewEntry>) -> Result<Vec<Entry>, AppendErr
                 found,
             });
         }
+        payload = detach(payload);
         if let Payload::Batch(batch) = &mut payload {
             batch.stamp(next_offset, LeaderEpoch::from_term(term));
         }

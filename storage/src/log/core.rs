@@ -3,11 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use corduroy_record::{GroupId, LogIndex, Offset, ReplicaId, Term};
 
+use super::undo::Undo;
 use crate::cache::EntryCache;
 use crate::config::LogConfig;
 use crate::entry::{LogStart, LogState, Vote};
@@ -17,6 +18,9 @@ use crate::scan::Span;
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentFile};
 use crate::state::{JournalPlace, SegmentImage, StateImage};
 use crate::store::StoreInner;
+
+/// Index rows of a segment that is still written stay in memory up to this many.
+const OPEN_ROWS_MAX: usize = 512;
 
 /// A log as all its handles share it.
 pub(crate) struct LogShared {
@@ -29,9 +33,17 @@ pub(crate) struct LogShared {
     pub core: RefCell<LogCore>,
     /// No operation is taken any more.
     pub removed: Cell<bool>,
-    /// A full disk refused a cut: the log in memory is no longer the one on disk. It takes
-    /// nothing more until the process has been restarted.
-    pub lost: Cell<bool>,
+    /// What all logs of the shard cache, in bytes.
+    pub cache_used: Rc<Cell<usize>>,
+}
+
+/// A deleted log's entries count no more; else the shard's cache would shrink with each deletion.
+impl Drop for LogShared {
+    fn drop(&mut self) {
+        let freed = self.core.get_mut().cache.truncate(LogIndex::new(0));
+        let used = self.cache_used.get();
+        self.cache_used.set(used.saturating_sub(freed));
+    }
 }
 
 /// How far the log is durable: where a checkpoint may say that it ends.
@@ -62,8 +74,9 @@ pub(crate) struct LogCore {
     pub damaged: bool,
     pub damaged_from: Option<LogIndex>,
     pub durable: DurableView,
-    /// Operations under way that change more than the end: no checkpoint meanwhile.
-    pub barriers: u32,
+    /// The log before each operation under way that changes more than its end, oldest first. No
+    /// checkpoint meanwhile.
+    pub undos: VecDeque<Undo>,
     /// Counts truncations, so that a read that crossed one is repeated.
     pub generation: u64,
     /// Operations after a full disk belong to a new attempt.
@@ -123,7 +136,7 @@ impl LogCore {
             damaged: image.damaged,
             damaged_from: image.damaged_from,
             durable,
-            barriers: 0,
+            undos: VecDeque::new(),
             generation: 0,
             attempt: 1,
             pin: None,
@@ -262,7 +275,8 @@ impl LogCore {
                 continue;
             };
             segment.index.set_stored(*rows);
-            if segment.sealed {
+            // Reads of what is still written are served by the cache: its rows may go as well.
+            if segment.sealed || segment.index.loaded_count() > OPEN_ROWS_MAX {
                 segment.index.unload();
             }
         }

@@ -136,10 +136,10 @@ impl Log {
         }
         let dropped = {
             let mut core = self.shared.core.borrow_mut();
+            core.begin_cut();
             let dropped = move_start(&mut core, start);
             let freed = core.cache.cut_before(start.index);
             store.cache.borrow_mut().free(freed);
-            core.barriers += 1;
             dropped
         };
         let (action, effect) = (Action::Record(RecordBody::Start(start)), Effect::Start);
@@ -156,13 +156,13 @@ impl Log {
         let store = self.store()?;
         let dropped = {
             let mut core = self.shared.core.borrow_mut();
+            core.begin_cut();
             let dropped: Vec<Segment> = core.segments.drain(..).collect();
             let next_index = core.next_index();
             let freed = core.cache.truncate(LogIndex::new(0));
             debug_assert!(core.cache.first_index().is_none(), "{next_index}");
             store.cache.borrow_mut().free(freed);
             reset_core(&mut core, start);
-            core.barriers += 1;
             core.generation += 1;
             dropped
         };
@@ -212,6 +212,47 @@ impl Log {
         }
         self.shared.core.borrow_mut().damaged_from = None;
         Ok(())
+    }
+
+    /// What opening this log would throw away, if anything: the file, the place in it, the entry.
+    /// Blocks on the disk; damage is rare.
+    pub(crate) fn describe_loss(&self) -> Result<Option<String>, StorageError> {
+        let store = self.store()?;
+        let core = self.shared.core.borrow();
+        let is_emptied = core.damaged && core.segments.is_empty() && core.next_segment > 0;
+        if is_emptied {
+            let dir = self.shared.dir.display();
+            let what = "the state file or the snapshot is damaged or gone, so that nothing says \
+                        what its segments hold";
+            return Ok(Some(format!("{dir}: {what}")));
+        }
+        let from = core.damaged_from.map(|from| from.max(core.start.index));
+        let Some(from) = from.filter(|from| *from < core.next_index()) else {
+            return Ok(None);
+        };
+        let at = core.segment_of(from).ok_or_else(|| self.no_segment(from))?;
+        let segment = &core.segments[at];
+        let span = Span {
+            segment: segment.file.clone(),
+            from: SEGMENT_HEADER_BYTES,
+            first: segment.base_index(),
+            end: segment.end,
+        };
+        let mut offset = segment.base_offset();
+        let walked = scan::verify(&*store.disk, &span, |_, entry| {
+            offset = entry.head.next_offset();
+        });
+        match walked {
+            Ok(_) => Ok(Some(format!(
+                "{}: entry {from} was not what was written when it was last read",
+                segment.file.path.display()
+            ))),
+            Err(ScanError {
+                error: StorageError::Damaged { what, .. },
+                ..
+            }) => Ok(Some(format!("{what} (entry {from}, offset {offset})"))),
+            Err(error) => Err(error.error),
+        }
     }
 
     /// The place of `end`, or of an earlier entry if the way there is damaged too.
@@ -300,6 +341,7 @@ fn truncate_core(
     end: LogIndex,
     point: CutPoint,
 ) -> (usize, RecordBody, Effect, Vec<Segment>) {
+    core.begin_cut();
     let mut dropped = Vec::new();
     while let Some(segment) = core
         .segments
@@ -329,7 +371,6 @@ fn truncate_core(
         core.damaged_from = None;
     }
     core.generation += 1;
-    core.barriers += 1;
     let last = core.last;
     let cut = core
         .segments

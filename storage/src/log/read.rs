@@ -330,6 +330,7 @@ impl Log {
             }
         });
         let rows = loaded.await?.map_err(|error| self.scan_failed(error))?;
+        let loaded = rows.len();
         let mut core = self.shared.core.borrow_mut();
         if let Some(segment) = core
             .segments
@@ -338,6 +339,10 @@ impl Log {
             && !segment.index.is_loaded()
         {
             segment.index.set_loaded(rows);
+            drop(core);
+            let budget_bytes = store.config.index_bytes;
+            let mut indices = store.indices.borrow_mut();
+            indices.note(&self.shared, identity.id, loaded, budget_bytes);
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Tables and the snapshot: what a state machine saves beside its log.
 
-use corduroy_record::{LogIndex, Offset, Term};
+use std::path::PathBuf;
 
 use bytes::Bytes;
+use corduroy_record::{LogIndex, Offset, Term};
 
 use super::Log;
 use crate::disk::Disk;
@@ -48,21 +49,22 @@ impl Log {
     }
 
     /// The newest saved tables whose entry is durable here. A damaged file is passed over for
-    /// the one before it. Reads a file: for starts, not for every request.
-    pub fn tables(&self) -> Option<SavedTables> {
+    /// the one before it. Reads a file, on the read pool: for starts, not for every request.
+    pub async fn tables(&self) -> Option<SavedTables> {
         let (candidates, end) = {
             let core = self.shared.core.borrow();
             (core.tables.clone(), core.durable_next())
         };
-        candidates
-            .into_iter()
-            .rev()
-            .filter(|index| *index < end)
-            .find_map(|index| self.load_tables(index))
+        for index in candidates.into_iter().rev().filter(|index| *index < end) {
+            if let Some(saved) = self.load_tables(index).await {
+                return Some(saved);
+            }
+        }
+        None
     }
 
-    /// The tables saved as of exactly `index`, if they were.
-    pub fn tables_at(&self, index: LogIndex) -> Option<SavedTables> {
+    /// The tables saved as of exactly `index`, if they were. Reads a file, on the read pool.
+    pub async fn tables_at(&self, index: LogIndex) -> Option<SavedTables> {
         let known = self
             .shared
             .core
@@ -70,7 +72,10 @@ impl Log {
             .tables
             .binary_search(&index)
             .is_ok();
-        known.then(|| self.load_tables(index)).flatten()
+        if !known {
+            return None;
+        }
+        self.load_tables(index).await
     }
 
     /// The entries as of which tables are saved, ascending.
@@ -78,16 +83,25 @@ impl Log {
         self.shared.core.borrow().tables.clone()
     }
 
-    fn load_tables(&self, index: LogIndex) -> Option<SavedTables> {
-        let store = self.store().ok()?;
-        let path = paths::tables_file(&self.shared.dir, index.get());
-        match SavedTables::load(&*store.disk, &path, self.shared.group) {
+    async fn load_tables(&self, index: LogIndex) -> Option<SavedTables> {
+        match self
+            .load(paths::tables_file(&self.shared.dir, index.get()))
+            .await
+        {
             Ok(saved) => saved,
             Err(error) => {
                 tracing::warn!(%error, "saved tables cannot be read; older ones are used");
                 None
             }
         }
+    }
+
+    /// Reads a file of tables on the read pool: they may be large, and the disk slow.
+    async fn load(&self, path: PathBuf) -> Result<Option<SavedTables>, StorageError> {
+        let store = self.store()?;
+        let (disk, group) = (store.disk.clone(), self.shared.group);
+        let load = move || SavedTables::load(&*disk, &path, group);
+        store.readers.call(load).await?
     }
 
     /// Replaces the snapshot, durably when it returns (law 9). Tables at or below it are
@@ -130,16 +144,28 @@ impl Log {
         Ok(())
     }
 
-    /// The snapshot at the log's start. Reads a file.
-    pub fn snapshot(&self) -> Option<SavedTables> {
-        self.shared.core.borrow().snapshot?;
-        let store = self.store().ok()?;
-        let path = paths::snapshot_file(&self.shared.dir);
-        match SavedTables::load(&*store.disk, &path, self.shared.group) {
+    /// The last entry that the snapshot at the log's start holds, if there is one. Reads nothing.
+    pub fn snapshot_at(&self) -> Option<(Term, LogIndex)> {
+        self.shared.core.borrow().snapshot
+    }
+
+    /// The snapshot at the log's start. Reads a file, on the read pool.
+    pub async fn snapshot(&self) -> Option<SavedTables> {
+        let known = self.snapshot_at()?;
+        match self.load(paths::snapshot_file(&self.shared.dir)).await {
             Ok(snapshot) => snapshot,
-            Err(error) => {
+            // Replaced, or the log was closed, while it was read: no damage.
+            Err(error) if self.snapshot_at() != Some(known) => {
+                tracing::debug!(group = %self.shared.group, %error, "the snapshot was replaced");
+                None
+            }
+            Err(error @ StorageError::Damaged { .. }) => {
                 let start = self.shared.core.borrow().start.index;
                 self.note_damage(start, &error);
+                None
+            }
+            Err(error) => {
+                tracing::warn!(group = %self.shared.group, %error, "the snapshot cannot be read");
                 None
             }
         }

@@ -1,12 +1,14 @@
 //! Checkpoints: a log's state file moves past its journal records, so that journal files can be
-//! used again, oldest first (law 5). In the background, a few at a time.
+//! used again, oldest first (law 5). In the background, and spread out: from a third of the journal
+//! on, each turn starts at most one batch, of as many logs as it takes to be done when two thirds
+//! are used. Beyond that, batches are large and follow each other.
 
 use std::rc::Rc;
 
 use corduroy_record::GroupId;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::StoreInner;
+use super::{Pins, StoreInner};
 use super::checkpoint_batch::{CheckpointJob, write_checkpoints};
 use crate::error::StorageError;
 use crate::log::{CheckpointDone, LogCore, LogShared};
@@ -14,10 +16,31 @@ use crate::metrics::add;
 use crate::state::JournalPlace;
 use crate::turn::{Input, Output};
 
-/// Checkpoints of one batch in the course of things.
-const SPREAD_MAX: usize = 16;
-/// And when a turn waits for them.
+/// Checkpoints of one batch at least, if so many are wanted: they share commits of the file system.
+const SPREAD_MIN: usize = 16;
+/// And at most; also when a turn waits for them.
 const HURRY_MAX: usize = 128;
+
+/// Whether checkpoints follow each other, or turns start them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Pace {
+    #[default]
+    Calm,
+    Hurried,
+}
+
+/// Logs of the next batch, so that `wanted` of them are done in `turns_left` turns.
+fn spread(wanted: usize, turns_left: u64) -> usize {
+    let turns_left = usize::try_from(turns_left).unwrap_or(usize::MAX).max(1);
+    wanted.div_ceil(turns_left).clamp(SPREAD_MIN, HURRY_MAX)
+}
+
+impl Pins {
+    fn wanted_count(&self) -> usize {
+        let pinned = self.by_turn.iter();
+        pinned.take_while(|(turn, _)| *turn <= self.wanted).count()
+    }
+}
 
 impl StoreInner {
     /// A turn with records of this log is durable.
@@ -37,14 +60,30 @@ impl StoreInner {
         files_used: usize,
         oldest_last_turn: Option<u64>,
     ) {
-        let many = (self.config.journal_files_max / 3).max(2);
-        if files_used >= many
-            && let Some(turn) = oldest_last_turn
-        {
+        let third = self.config.journal_files_max / 3;
+        let (Some(oldest), true) = (oldest_last_turn, files_used >= third.max(2)) else {
+            self.pins.borrow_mut().pace = Pace::Calm;
+            return;
+        };
+        let batch_max = {
             let mut pins = self.pins.borrow_mut();
-            pins.wanted = pins.wanted.max(turn);
-        }
-        self.start_checkpoints(outputs, SPREAD_MAX);
+            // Not the highest ever: what a stalled turn asked for ends with its stall.
+            pins.wanted = oldest;
+            let files_left = (2 * third).saturating_sub(files_used);
+            pins.pace = if files_left == 0 {
+                Pace::Hurried
+            } else {
+                Pace::Calm
+            };
+            if pins.in_flight > 0 {
+                return;
+            }
+            // The files after the oldest tell how many turns fill one.
+            let turns = pins.durable_turn.saturating_sub(oldest);
+            let turns_left = turns * files_left as u64 / (files_used as u64 - 1).max(1);
+            spread(pins.wanted_count(), turns_left)
+        };
+        self.start_checkpoints(outputs, batch_max);
     }
 
     /// A turn waits for journal space.
@@ -96,7 +135,7 @@ impl StoreInner {
                 .filter_map(|(_, group)| self.log(*group))
                 .filter(|log| {
                     let core = log.core.borrow();
-                    core.checkpoint.is_none() && core.barriers == 0
+                    core.checkpoint.is_none() && core.undos.is_empty()
                 })
                 .take(batch_max)
                 .collect()
@@ -182,16 +221,15 @@ impl StoreInner {
             }
         }
         // A log that was removed meanwhile takes its directory with it: no failure of the disk.
-        self.start_checkpoints(
-            outputs,
-            if self.closing.get() {
-                HURRY_MAX
-            } else {
-                SPREAD_MAX
-            },
-        );
+        if self.closing.get() || self.stalled_at.get().is_some() || self.is_hurried() {
+            self.start_checkpoints(outputs, HURRY_MAX);
+        }
         self.release();
         Ok(())
+    }
+
+    fn is_hurried(&self) -> bool {
+        self.pins.borrow().pace == Pace::Hurried
     }
 
     /// A removed log pins nothing.
@@ -218,6 +256,24 @@ impl StoreInner {
     pub(super) fn note_durable_turn(&self, turn: u64) {
         if turn > 0 {
             self.pins.borrow_mut().durable_turn = turn;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_as_large_as_the_turns_left_ask_for() {
+        for (wanted, turns_left, expected) in [
+            (1000, 75, 16),
+            (1000, 20, 50),
+            (1000, 0, 128),
+            (3, 1, 16),
+            (usize::MAX, u64::MAX, 16),
+        ] {
+            assert_eq!(spread(wanted, turns_left), expected, "{wanted} in {turns_left}");
         }
     }
 }

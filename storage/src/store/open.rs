@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use corduroy_env::Env;
 use corduroy_record::{GroupId, ReplicaId};
@@ -17,12 +16,13 @@ use crate::config::{IoMode, JOURNAL_FILE_BYTES_MIN, LogConfig, StoreConfig};
 use crate::disk::{Disk, create_dir_durably, replace_file};
 use crate::entry::LogStart;
 use crate::error::{IoContext, StorageError};
+use crate::flusher::{Flusher, Inbox};
 use crate::journal::JournalWriter;
 use crate::log::{Log, LogCore, LogShared, find_saved};
 use crate::metrics::{DiskLevel, TurnCounters};
 use crate::paths;
 use crate::pool::{Pool, spawn};
-use crate::registry::Registration;
+use crate::registry::{Registration, register_journal};
 use crate::reserve::Reserve;
 use crate::state::{JournalPlace, StateImage};
 use crate::turn::TurnWorker;
@@ -66,7 +66,9 @@ impl Store {
             config.journal_files_max,
             session,
         )?;
-        let (inbox, inputs) = channel();
+        // Only now that its files are durable: a mark without a journal means that it was lost.
+        register_journal(&*disk, &config.root, config.shard)?;
+        let (inbox, inputs) = Inbox::new();
         let (sender, outputs) = mpsc::unbounded_channel();
         let counters = Arc::new(TurnCounters::default());
         let shard = config.shard;
@@ -94,11 +96,12 @@ impl Store {
             closing: false,
             arena: Vec::new(),
         };
-        let inline = match config.io {
-            IoMode::Inline => Some((Box::new(worker), inputs)),
+        let (inline, flusher) = match config.io {
+            IoMode::Inline => (Some((Box::new(worker), inputs.inputs)), None),
             IoMode::Threads => {
-                spawn(&env, &format!("flush-{shard}"), move || worker.run(&inputs))?;
-                None
+                let (flusher, serve) = Flusher::new(worker, inputs);
+                spawn(&env, &format!("flush-{shard}"), serve)?;
+                (None, Some(flusher))
             }
         };
         let free_bytes = disk.free_bytes(&config.root).unwrap_or(u64::MAX);
@@ -112,7 +115,9 @@ impl Store {
             counters,
             cached_reads: Cell::new(0),
             appended_bytes: Cell::new(0),
+            append_times: RefCell::default(),
             cache: RefCell::new(CacheBudget::default()),
+            indices: RefCell::default(),
             logs: RefCell::new(BTreeMap::new()),
             queue: RefCell::new(Queue::default()),
             pins: RefCell::new(Pins::default()),
@@ -125,6 +130,7 @@ impl Store {
             closers: RefCell::new(Vec::new()),
             wake: Notify::new(),
             inbox,
+            flusher,
             runner: RefCell::new(Some(Runner {
                 outputs,
                 sender,
@@ -194,11 +200,40 @@ impl Store {
     /// [`StorageError::NotFound`] if it was never created here; a failed or closed store; the
     /// operating system's.
     pub fn open_log(&self, group: GroupId, config: LogConfig) -> Result<Log, StorageError> {
+        let log = self.open_uncut(group, config)?;
+        log.discard_damaged()?;
+        Ok(log)
+    }
+
+    /// [`Store::open_log`] for a log of which there is no other copy: nobody could send again what
+    /// is cut. Damage below its end is an error that says where it is, and stays on the disk as it
+    /// is (DESIGN 5.4: nothing acknowledged is repaired away).
+    ///
+    /// # Errors
+    /// As [`Store::open_log`], and [`StorageError::Damaged`].
+    pub fn open_only_copy(&self, group: GroupId, config: LogConfig) -> Result<Log, StorageError> {
+        let is_open = self.inner.log(group).is_some();
+        let log = self.open_uncut(group, config)?;
+        let Some(what) = log.describe_loss()? else {
+            return Ok(log);
+        };
+        if !is_open {
+            self.inner.logs.borrow_mut().remove(&group);
+        }
+        let dir = log.shared.dir.display();
+        let what = format!(
+            "{what}; there is no other copy, so the partition stays offline and nothing is cut: \
+             look at it with `corduroy debug log-dump {dir} --verify`"
+        );
+        Err(StorageError::damaged(group, what))
+    }
+
+    /// The log with the damage that is in it.
+    fn open_uncut(&self, group: GroupId, config: LogConfig) -> Result<Log, StorageError> {
         let inner = &self.inner;
         inner.accepts()?;
         if let Some(shared) = inner.log(group) {
             let log = Log { shared };
-            log.discard_damaged()?;
             log.set_config(config);
             return Ok(log);
         }
@@ -218,7 +253,6 @@ impl Store {
             core.tables = loaded.tables;
             core.snapshot = loaded.snapshot;
         }
-        log.discard_damaged()?;
         Ok(log)
     }
 
@@ -333,7 +367,7 @@ impl StoreInner {
             store: Rc::downgrade(self),
             core: RefCell::new(core),
             removed: Cell::new(false),
-            lost: Cell::new(false),
+            cache_used: self.cache.borrow().used(),
         });
         self.logs.borrow_mut().insert(group, shared.clone());
         Log { shared }

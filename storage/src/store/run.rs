@@ -1,6 +1,7 @@
 //! The loop of a store: hands operations to the flush thread, fires callbacks in order.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -9,12 +10,18 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use super::{Store, StoreInner};
 use crate::error::StorageError;
 use crate::metrics::DiskLevel;
-use crate::turn::{Begun, Input, Output, TurnWorker};
+use crate::turn::{Action, Begun, Input, Op, Output, TurnWorker};
 
 /// How long to wait before a full journal is asked again for checkpoints.
 const STALL_RETRY: Duration = Duration::from_millis(20);
 /// How long a look at the disk's free space counts.
 const SPACE_CHECK: Duration = Duration::from_secs(1);
+
+/// Bytes that are not durable up to which the shard may flush them itself.
+const QUICK_TURN_BYTES_MAX: u64 = 32 << 10;
+/// A disk that usually flushes in this time is quicker than handing a turn to another thread and
+/// hearing of its end, which is two wake-ups; a slower one would hold the shard up.
+const QUICK_FLUSH_MICROS_MAX: u64 = 250;
 
 /// What the loop owns.
 pub(super) struct Runner {
@@ -22,6 +29,16 @@ pub(super) struct Runner {
     pub sender: UnboundedSender<Output>,
     /// The worker itself, where it has no thread of its own.
     pub inline: Option<(Box<TurnWorker>, Receiver<Input>)>,
+}
+
+/// What was laid out for the next turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Handed {
+    Nothing,
+    /// Writes to files that are there.
+    Small,
+    /// Files to be made too.
+    Large,
 }
 
 impl Store {
@@ -33,7 +50,21 @@ impl Store {
         };
         let inner = self.inner;
         loop {
-            inner.hand_over(&runner.sender);
+            let handed = inner.hand_over(&runner.sender);
+            if let Some(flusher) = &inner.flusher
+                && handed != Handed::Nothing
+            {
+                if handed == Handed::Small && inner.is_quick() {
+                    // What is ready runs first: appends leave for the followers, and join in.
+                    tokio::task::yield_now().await;
+                    let joined = inner.hand_over(&runner.sender);
+                    if joined == Handed::Large || !inner.is_quick() || !flusher.turn_here() {
+                        inner.inbox.signal();
+                    }
+                } else {
+                    inner.inbox.signal();
+                }
+            }
             if let Some((worker, inbox)) = &mut runner.inline {
                 if !run_inline(&inner, worker, inbox, &mut runner.outputs, &runner.sender) {
                     break;
@@ -132,17 +163,32 @@ fn run_inline(
 }
 
 impl StoreInner {
-    /// Hands everything gathered to the flush thread.
-    fn hand_over(&self, sender: &UnboundedSender<Output>) {
+    /// Lays everything gathered out for the next turn.
+    fn hand_over(&self, sender: &UnboundedSender<Output>) -> Handed {
         self.board_lazy();
         let gathered = std::mem::take(&mut self.queue.borrow_mut().gathered);
+        let mut handed = Handed::Nothing;
         if !gathered.is_empty() {
+            let makes_files = |op: &Op| matches!(op.action, Action::Segment(_));
+            handed = if gathered.iter().any(makes_files) {
+                Handed::Large
+            } else {
+                Handed::Small
+            };
             self.check_space(sender);
-            self.inbox.send(Input::Ops(gathered)).ok();
+            self.inbox.queue(Input::Ops(gathered)).ok();
         }
         if self.closing.get() && !self.closed.get() {
             self.advance_closing(sender);
         }
+        handed
+    }
+
+    /// Whether a turn of what waits is over sooner than another thread could hear of it.
+    fn is_quick(&self) -> bool {
+        let usual = &self.counters.usual_flush_micros;
+        self.queue.borrow().unflushed_bytes <= QUICK_TURN_BYTES_MAX
+            && (1..=QUICK_FLUSH_MICROS_MAX).contains(&usual.load(Ordering::Relaxed))
     }
 
     /// Nothing to do in the inline mode until somebody submits.

@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use corduroy_record::{LogIndex, Offset, Term};
+use tokio::time::Instant;
 
 use super::StoreInner;
 use crate::entry::{LogStart, Vote};
 use crate::error::StorageError;
 use crate::journal::RecordBody;
-use crate::log::{AppendDone, AppendEffect, LogShared};
+use crate::log::{AppendDone, AppendEffect, LogShared, flags_operation};
 use crate::turn::{Action, Op};
 
 /// What an operation changes about the durable end of its log.
@@ -52,6 +53,8 @@ pub(super) struct Pending {
     pub effect: Effect,
     pub frame_bytes: usize,
     pub attempt: u32,
+    /// When an append was submitted.
+    pub appended_at: Option<Instant>,
     pub done: AppendDone,
 }
 
@@ -157,6 +160,7 @@ impl StoreInner {
             effect,
             frame_bytes,
             attempt,
+            appended_at: matches!(effect, Effect::Append(_)).then(|| self.env.now()),
             done,
         });
     }
@@ -195,6 +199,7 @@ impl StoreInner {
         for pending in finished.iter().filter(|pending| !is_refused(pending)) {
             self.apply_effect(pending, turn);
         }
+        self.note_append_times(finished.iter().filter(|pending| !is_refused(pending)));
         let mut met_full: Vec<Rc<LogShared>> = Vec::new();
         for pending in finished.iter().filter(|pending| is_refused(pending)) {
             // Those of an attempt that was rolled back already change nothing more.
@@ -223,11 +228,19 @@ impl StoreInner {
         }
     }
 
+    fn note_append_times<'a>(&self, finished: impl Iterator<Item = &'a Pending>) {
+        let now = self.env.now();
+        let mut times = self.append_times.borrow_mut();
+        for appended_at in finished.filter_map(|pending| pending.appended_at) {
+            times.note(now.saturating_duration_since(appended_at));
+        }
+    }
+
     fn apply_effect(&self, pending: &Pending, turn: u64) {
         let log = &pending.log;
         let mut core = log.core.borrow_mut();
         if pending.effect.is_barrier() {
-            core.barriers = core.barriers.saturating_sub(1);
+            core.undos.pop_front();
         }
         if pending.effect.writes() && turn > 0 && !log.removed.get() {
             self.pin(log, &mut core, turn);
@@ -264,16 +277,14 @@ impl StoreInner {
     }
 
     /// The disk was full for this log: it is again what the disk has, and what was under way
-    /// fails. It may be tried again.
+    /// fails, cuts included. It may be tried again.
     fn roll_back(&self, log: &Rc<LogShared>) {
         let mut core = log.core.borrow_mut();
         core.attempt += 1;
         core.generation += 1;
-        if core.barriers > 0 {
-            log.lost.set(true);
-        }
+        let undone = core.undo_cuts();
         let end = core.durable_next();
-        let freed = core.cache.truncate(end);
+        let freed = undone.freed_bytes + core.cache.truncate(end);
         core.last = core.durable.last;
         core.next_offset = core.durable.next_offset;
         core.vote = core.durable.vote;
@@ -287,9 +298,16 @@ impl StoreInner {
             segment.index.truncate(durable_end);
             segment.sealed = true;
         }
+        let flags = undone.raises_flags.then(|| {
+            core.begin_cut();
+            flags_operation(&core)
+        });
         drop(core);
         self.cache.borrow_mut().free(freed);
         tracing::error!(group = %log.group, "the disk is full: what was appended is refused");
+        if let Some((action, effect)) = flags {
+            self.submit(log, action, effect, AppendDone::default());
+        }
     }
 
     /// A flush failed: nothing is retried, everything under way fails, nothing more is taken.

@@ -498,7 +498,7 @@ impl Subject {
                     }
                 };
                 let Some(at) = start.prev else { return Ok(()) };
-                if log.snapshot().is_some_and(|known| known.at.1 > at.1) {
+                if log.snapshot_at().is_some_and(|known| known.1 > at.1) {
                     return Ok(());
                 }
                 log.save_snapshot(saved(at, start.offset)).await?;
@@ -599,7 +599,7 @@ pub async fn observe(log: &Log) -> Result<ModelLog, StorageError> {
 /// Checks a reopened log against what was done to it. Returns the model it matches.
 pub async fn check_survivor(log: &Log, steps: &[Step], durable: usize) -> ModelLog {
     let seen = observe(log).await.unwrap();
-    check_laws(log, &seen);
+    check_laws(log, &seen).await;
     let mut model = ModelLog::default();
     for step in &steps[..durable] {
         model.apply(step);
@@ -659,7 +659,7 @@ fn brief(step: &Step) -> String {
 }
 
 /// The laws that hold for every log at every moment.
-pub fn check_laws(log: &Log, seen: &ModelLog) {
+pub async fn check_laws(log: &Log, seen: &ModelLog) {
     let state = log.state();
     assert!(
         !state.damaged && !state.no_vote,
@@ -687,7 +687,7 @@ pub fn check_laws(log: &Log, seen: &ModelLog) {
             "law 6: committed beyond durable"
         );
     }
-    if let Some(tables) = log.tables() {
+    if let Some(tables) = log.tables().await {
         assert!(
             Some(tables.at.1) <= state.durable_last,
             "law 6: tables beyond durable"
@@ -700,6 +700,7 @@ pub fn check_laws(log: &Log, seen: &ModelLog) {
     if let Some(prev) = state.log_start.prev {
         let snapshot = log
             .snapshot()
+            .await
             .expect("law 9: a log start without its snapshot");
         assert!(
             snapshot.at.1 >= prev.1,
