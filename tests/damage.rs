@@ -182,22 +182,109 @@ impl Drop for Tmpfs {
     }
 }
 
+/// Settings of a node whose disk has 64 MiB.
+const SMALL_DISK: [&str; 10] = [
+    "--set",
+    "storage.journal.file.bytes=1048576",
+    "--set",
+    "storage.journal.files.max=4",
+    "--set",
+    "storage.reserve.bytes=1048576",
+    "--set",
+    "storage.disk.critical.bytes=4194304",
+    "--set",
+    "storage.disk.low.bytes=8388608",
+];
+
+/// Fills the disk of `dir` with `filler` until so many bytes are left.
+fn fill(dir: &Path, filler: &Path, left: u64) {
+    let output = Command::new("df")
+        .args(["--output=avail", "-B1"])
+        .arg(dir)
+        .output();
+    let text = String::from_utf8(output.expect("df").stdout).expect("UTF-8");
+    let free: u64 = text
+        .lines()
+        .nth(1)
+        .expect("a line")
+        .trim()
+        .parse()
+        .expect("a number");
+    let size = usize::try_from(free.saturating_sub(left)).expect("small");
+    fs::write(filler, vec![1u8; size]).expect("it fits");
+}
+
+#[test]
+fn a_full_disk_of_one_follower_stops_nobody_else() {
+    let _alone = alone();
+    let mut sets = SMALL_DISK.to_vec();
+    sets.extend(["--set", "replica.lag.time.max.ms=1000"]);
+    let mut cluster = Cluster::plan(3, &sets);
+    let data_dir = cluster.nodes[2].data_dir.clone();
+    let Some(_tmpfs) = Tmpfs::mount(&data_dir, 64 << 20) else {
+        eprintln!("skipped: mounting a tmpfs needs root");
+        return;
+    };
+    for node in &mut cluster.nodes {
+        node.start();
+    }
+    cluster.wait_healthy();
+    let topic = "one-full";
+    cluster.create_topic(topic, 1, &["min.insync.replicas=2"]);
+    let place = format!("{topic}/0");
+    wait_until("node 1 leads", || {
+        let _retried = cluster.run(&["partition", "lead", &place, "1"]);
+        cluster.leader(topic, 0) == 1
+    });
+    produce(&cluster, topic, "before");
+
+    let filler = data_dir.join("somebody-elses-file");
+    fill(&data_dir, &filler, 64 << 10);
+    let big = "b".repeat(60_000);
+    let mut wire = cluster.wire(1);
+    let mut acked: Vec<(i64, String)> = Vec::new();
+    let mut is_full = false;
+    wait_until("the full node says that it is full", || {
+        let produced = wire
+            .produce((topic, 0), -1, ANSWER, &batch(None, &[&big]))
+            .expect("answered");
+        assert_eq!(
+            produced.error,
+            ErrorCode::None,
+            "the other two go on, after {} records",
+            acked.len()
+        );
+        acked.push((produced.base_offset, big.clone()));
+        let metric = cluster.nodes[2].metric("corduroy_storage_disk_full");
+        is_full |= metric == Some(1.0);
+        let fallen_behind = cluster
+            .partition(topic, 0)
+            .is_some_and(|found| found.isr == [1, 2] || found.isr == [2, 1]);
+        is_full && fallen_behind
+    });
+    assert!(
+        cluster.nodes[2].log().contains("the disk is getting full"),
+        "and its log says so"
+    );
+    assert_eq!(cluster.leader(topic, 0), 1, "nobody had to take over");
+
+    fs::remove_file(&filler).expect("removed");
+    cluster.wait_in_sync(topic, 0, 3);
+    // What it missed is there: it leads, and reads all of it back.
+    wait_until("node 3 leads", || {
+        let _retried = cluster.run(&["partition", "lead", &place, "3"]);
+        cluster.leader(topic, 0) == 3
+    });
+    let found = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
+    assert_eq!(found[0], (0, "before".to_owned()));
+    assert_eq!(found[1..], acked);
+    cluster.nodes[2].kill();
+}
+
 #[test]
 fn a_full_disk_refuses_produce_and_recovers_without_a_restart() {
     let _alone = alone();
-    let sets = [
-        "--set",
-        "storage.journal.file.bytes=1048576",
-        "--set",
-        "storage.journal.files.max=4",
-        "--set",
-        "storage.reserve.bytes=1048576",
-        "--set",
-        "storage.disk.critical.bytes=4194304",
-        "--set",
-        "storage.disk.low.bytes=8388608",
-    ];
-    let mut cluster = Cluster::plan(1, &sets);
+    let mut cluster = Cluster::plan(1, &SMALL_DISK);
     let data_dir = cluster.nodes[0].data_dir.clone();
     let Some(_tmpfs) = Tmpfs::mount(&data_dir, 64 << 20) else {
         eprintln!("skipped: mounting a tmpfs needs root");
@@ -209,27 +296,13 @@ fn a_full_disk_refuses_produce_and_recovers_without_a_restart() {
     cluster.create_topic(topic, 1, &[]);
     produce(&cluster, topic, "before");
 
-    let free = |dir: &Path| {
-        let output = Command::new("df")
-            .args(["--output=avail", "-B1"])
-            .arg(dir)
-            .output();
-        let text = String::from_utf8(output.expect("df").stdout).expect("UTF-8");
-        text.lines()
-            .nth(1)
-            .expect("a line")
-            .trim()
-            .parse::<u64>()
-            .expect("a number")
-    };
     let filler = data_dir.join("somebody-elses-file");
     let big = "b".repeat(60_000);
     let (mut acked, mut after) = (0, Vec::new());
     // First nearly full: every write still fits, and none comes to tell when there is room again.
     // Then full: a write meets the end of the disk.
     for left in [2 << 20, 64 << 10] {
-        let size = free(&data_dir).saturating_sub(left);
-        fs::write(&filler, vec![1u8; usize::try_from(size).expect("small")]).expect("it fits");
+        fill(&data_dir, &filler, left);
         let mut wire = cluster.wire(1);
         wait_until("produce is refused by name", || {
             let produced = wire

@@ -13,7 +13,7 @@ use corduroy_client::{Acks, Record};
 use corduroy_protocol::ErrorCode;
 use support::traffic::{block_on, client, read_all};
 use support::wire::{Wire, batch, values};
-use support::{Cluster, alone, wait_until};
+use support::{Cluster, alone, rounds, wait_until};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -290,7 +290,7 @@ fn the_latest_offset_never_falls_behind_an_ack() {
     let mut cluster = Cluster::start(3);
     let topic = "latest";
     cluster.create_topic(topic, 1, &[]);
-    for round in 0..10 {
+    for round in 0..rounds() {
         let acked = (0..20)
             .map(|n| produce_all(&cluster, topic, &format!("{round}.{n}")))
             .max();

@@ -294,7 +294,7 @@ fn lead(cluster: &Cluster, topic: &str, node: i32) {
 #[test]
 fn a_leader_without_its_majority_says_that_it_does_not_lead_and_not_that_a_sequence_is_wrong() {
     let _alone = alone();
-    let cluster = Cluster::start(3);
+    let mut cluster = Cluster::start(3);
     let topic = "unconfirmed";
     cluster.create_topic(topic, 1, &[]);
     let producer = new_producer(&cluster, topic);

@@ -16,9 +16,8 @@ use corduroy_client::{Acks, Record};
 use corduroy_protocol::ErrorCode;
 use support::traffic::{Traffic, block_on, client, read_all};
 use support::wire::{Wire, values};
-use support::{Cluster, alone, wait_until};
+use support::{Cluster, alone, rounds, wait_until};
 
-const ROUNDS: i32 = 10;
 const RECORDS: i64 = 50;
 
 /// From "created" to the first record's acknowledgement.
@@ -96,7 +95,7 @@ fn a_recreated_topic_never_shows_old_data() {
             .collect();
         // Stops the readers also when a round fails.
         let stop = StopThem(stop);
-        for round in 0..ROUNDS {
+        for round in 0..rounds() {
             cluster.must(&["topic", "create", topic, "-p", "2", "-r", "3"]);
             let created = Instant::now();
             block_on(async {

@@ -265,6 +265,13 @@ pub(crate) async fn campaign(core: &Rc<Core>) {
     let Some(vote) = core.vote() else { return };
     core.wake();
     tracing::info!(group = %core.group, replica = %core.id, "campaigns for a leader whose node is down");
+    if vote.committed && vote.leader_id.voted_for == core.id.get() {
+        // Law 13: an ex-leader. openraft has demoted its vote in memory only, and ignores without
+        // a word a transfer that names the vote on disk. The privilege is added on the way out.
+        core.own_lost_term.set(Some(vote.leader_id.term));
+        let _ = raft.trigger().elect(false).await;
+        return;
+    }
     let request = TransferLeaderRequest::new(vote, core.id.get(), None);
     // It first waits until the log is flushed; a new attempt supersedes it.
     let flushed = tokio::time::timeout(

@@ -487,6 +487,9 @@ impl Client {
             // Law 8: a flagged replica does not campaign.
             return Err(unreachable("this replica may not lead"));
         }
+        // The receiver decides whether it believes that the leader is gone (law 12).
+        let succeeds_itself =
+            self.core.own_lost_term.get().map(|term| term + 1) == Some(request.vote.leader_id.term);
         let route = self.route();
         let asked = self
             .core
@@ -498,7 +501,7 @@ impl Client {
                     pre_vote,
                     vote: (&request.vote).into(),
                     last: request.last_log_id.as_ref().map(Into::into),
-                    leadership_transfer: request.leadership_transfer,
+                    leadership_transfer: request.leadership_transfer || succeeds_itself,
                     all_answered,
                 };
                 link.send(&Message::Vote(ask), Vec::new())

@@ -141,6 +141,8 @@ pub(crate) struct Core {
     /// Until then this replica campaigns on what all voters answered although most of them lost
     /// log (law 8).
     pub(crate) all_answered_until: Cell<Option<Instant>>,
+    /// The term in which this replica led before it lost its instance, while it campaigns anew.
+    pub(crate) own_lost_term: Cell<Option<u64>>,
     pub(crate) failover_running: Cell<bool>,
     pub(crate) barrier: RefCell<crate::barrier::Barrier>,
     /// The last entry before the next segment.

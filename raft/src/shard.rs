@@ -259,6 +259,7 @@ impl RaftShard {
                 Revert::None
             }),
             all_answered_until: Cell::new(None),
+            own_lost_term: Cell::new(None),
             failover_running: Cell::new(false),
             barrier: RefCell::new(Barrier::default()),
             boundary: Cell::new(None),

@@ -21,7 +21,10 @@ fn a_leader_that_is_its_own_quorum_keeps_its_lease_while_it_idles() {
         tokio::time::sleep(idle).await;
         assert!(cluster.replica(leader).view().lease_valid);
         let outcome = cluster.propose(leader, batch("b")).wait().await;
-        assert!(matches!(outcome, ProposalOutcome::Applied(_)), "{outcome:?}");
+        assert!(
+            matches!(outcome, ProposalOutcome::Applied(_)),
+            "{outcome:?}"
+        );
     });
 }
 

@@ -41,7 +41,10 @@ async fn fill(cluster: &Cluster, leader: i32, count: usize, value_bytes: usize) 
         .collect();
     for ticket in tickets {
         let outcome = ticket.wait().await;
-        assert!(matches!(outcome, ProposalOutcome::Applied(_)), "{outcome:?}");
+        assert!(
+            matches!(outcome, ProposalOutcome::Applied(_)),
+            "{outcome:?}"
+        );
     }
 }
 

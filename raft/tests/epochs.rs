@@ -61,7 +61,10 @@ fn an_epoch_is_shown_only_once_an_entry_of_its_term_is_committed() {
             let view = cluster.replica(id).view();
             assert_eq!(view.epoch, LeaderEpoch::from_term(view.term), "node {id}");
             let epochs = cluster.replica(id).log().epochs();
-            let skipped = epochs.starts().iter().any(|start| start.term == elected.term);
+            let skipped = epochs
+                .starts()
+                .iter()
+                .any(|start| start.term == elected.term);
             assert!(!skipped, "node {id} kept an epoch that nobody was shown");
         }
     });

@@ -6,18 +6,14 @@ mod harness;
 
 use std::time::Duration;
 
-use corduroy_raft::{RaftError, ReplicaEvent, Role};
+use corduroy_raft::{RaftConfig, RaftError, ReplicaEvent, Role};
 use corduroy_record::NodeId;
 use harness::{Cluster, batch, replica_id, run, test_config, wait_for};
 
 #[test]
 fn the_death_of_a_leader_is_answered_far_below_an_election_timeout() {
     run(async {
-        let mut config = test_config();
-        // Fallback timeouts that this test could never wait for.
-        config.election_min = Duration::from_secs(20);
-        config.election_max = Duration::from_secs(30);
-        let (mut cluster, leader) = Cluster::led(3, config).await;
+        let (mut cluster, leader) = Cluster::led(3, without_fallback()).await;
         cluster.commit(&["a"]).await;
         cluster.kill(leader).await;
         let rest = cluster.running();
@@ -27,13 +23,68 @@ fn the_death_of_a_leader_is_answered_far_below_an_election_timeout() {
     });
 }
 
+/// Fallback timeouts that a test could never wait for.
+fn without_fallback() -> RaftConfig {
+    RaftConfig {
+        election_min: Duration::from_secs(60),
+        election_max: Duration::from_secs(90),
+        ..test_config()
+    }
+}
+
+/// A cluster whose leader is the one that the survey prefers: of equal logs the highest id.
+async fn led_by_the_highest() -> Cluster {
+    let (cluster, leader) = Cluster::led(3, without_fallback()).await;
+    cluster.commit(&["a"]).await;
+    if leader != 3 {
+        let replica = cluster.replica(leader);
+        let moved = replica.transfer_leader(Some(replica_id(3))).await;
+        assert_eq!(moved, Ok(()));
+    }
+    assert_eq!(cluster.leader(&[1, 2, 3]).await, 3);
+    cluster.agree().await;
+    cluster
+}
+
+/// The old leader has the longest log and campaigns; it is not the leader of its old term.
+#[test]
+fn a_restart_of_all_is_answered_far_below_an_election_timeout() {
+    run(async {
+        let mut cluster = led_by_the_highest().await;
+        for id in 1..=3 {
+            cluster.kill(id).await;
+        }
+        for id in 1..=3 {
+            cluster.start(id).await;
+        }
+        cluster.commit(&["b"]).await;
+        assert_eq!(cluster.agree().await, ["a", "b"]);
+    });
+}
+
+#[test]
+fn a_leader_that_lost_its_instance_is_succeeded_far_below_an_election_timeout() {
+    run(async {
+        let cluster = led_by_the_highest().await;
+        let term = cluster.replica(3).view().term;
+        cluster.nodes[&3].machine().borrow_mut().poison = Some(b"poison");
+        cluster.propose_internal(3, b"poison").wait().await;
+        // What it takes while it ends may be kept or not; here nothing is given to it.
+        wait_for("a new term", || {
+            let terms = (1..=3).map(|id| cluster.replica(id).view().term);
+            terms.max().filter(|newest| *newest > term)
+        })
+        .await;
+        cluster.leader(&[1, 2, 3]).await;
+        cluster.commit(&["b"]).await;
+        assert_eq!(cluster.agree().await, ["a", "b"]);
+    });
+}
+
 #[test]
 fn a_silent_leader_is_replaced_and_told_when_it_returns() {
     run(async {
-        let mut config = test_config();
-        config.election_min = Duration::from_secs(20);
-        config.election_max = Duration::from_secs(30);
-        let (cluster, leader) = Cluster::led(3, config).await;
+        let (cluster, leader) = Cluster::led(3, without_fallback()).await;
         cluster.commit(&["a"]).await;
         for other in 1..=3 {
             cluster.links.cut(leader, other);

@@ -71,6 +71,16 @@ pub fn cluster_health(status: &NodeStatus) -> ClusterHealth {
             names(&leaderless)
         ));
     }
+    if status.storage.is_disk_full {
+        let free = status.storage.disk_free_bytes;
+        reasons.push(format!(
+            "the disk is full ({free} bytes are free): this node's leaders refuse produce, its \
+             followers fall behind"
+        ));
+    } else if status.storage.is_disk_low {
+        let free = status.storage.disk_free_bytes;
+        reasons.push(format!("the disk is nearly full ({free} bytes are free)"));
+    }
     for node in &unreachable {
         reasons.push(format!("node {} ({}) is unreachable", node.node, node.rpc));
     }
@@ -149,7 +159,7 @@ mod tests {
     #[test]
     fn each_trouble_is_named() {
         type Break = fn(&mut NodeStatus);
-        let cases: [(Break, bool, &str); 6] = [
+        let cases: [(Break, bool, &str); 8] = [
             (
                 |s| s.partitions[0].leader = None,
                 false,
@@ -169,6 +179,17 @@ mod tests {
                 |s| s.disk_failure = Some("I/O error".to_owned()),
                 false,
                 "the disk failed: I/O error",
+            ),
+            (
+                |s| s.storage.is_disk_low = true,
+                true,
+                "the disk is nearly full (0 bytes are free)",
+            ),
+            (
+                |s| (s.storage.is_disk_low, s.storage.is_disk_full) = (true, true),
+                true,
+                "the disk is full (0 bytes are free): this node's leaders refuse produce, its \
+                 followers fall behind",
             ),
             (
                 |s| s.nodes[0].is_reachable = false,

@@ -165,7 +165,7 @@ fn storage(page: &mut Page, status: &NodeStatus) {
     page.metric(
         "storage_append_seconds",
         Kind::Histogram,
-        "One append to a log.",
+        "From an append to a log until it is durable on this node.",
     );
     page.histogram("storage_append_seconds", &[], &storage.append_seconds);
     page.metric(
@@ -191,6 +191,18 @@ fn storage(page: &mut Page, status: &NodeStatus) {
         Kind::Gauge,
         "Free bytes of the data directory's disk.",
         storage.disk_free_bytes,
+    );
+    page.value(
+        "storage_disk_low",
+        Kind::Gauge,
+        "1 while free space is below storage.disk.low.bytes.",
+        u64::from(storage.is_disk_low),
+    );
+    page.value(
+        "storage_disk_full",
+        Kind::Gauge,
+        "1 while this node's leaders refuse produce for want of space.",
+        u64::from(storage.is_disk_full),
     );
     page.value(
         "storage_corruptions_total",
@@ -234,7 +246,7 @@ fn shards(page: &mut Page, status: &NodeStatus) {
     page.metric(
         "shard_busy_ratio",
         Kind::Gauge,
-        "Part of the time that a shard worked.",
+        "Part of the time that a shard's thread was on a CPU.",
     );
     for (shard, label) in status.shards.iter().zip(&labels) {
         page.sample("shard_busy_ratio", &[("shard", label)], shard.busy_ratio);

@@ -131,6 +131,11 @@ pub struct StorageStatus {
     pub bytes: u64,
     pub bytes_appended: u64,
     pub disk_free_bytes: u64,
+    /// Free space is below `storage.disk.low.bytes`.
+    pub is_disk_low: bool,
+    /// Free space is below `storage.disk.critical.bytes`, or a write found none: produce to this
+    /// node's leaders is refused.
+    pub is_disk_full: bool,
     /// Damage found in logs, indices, journals or votes.
     pub corruptions: u64,
 }
@@ -138,7 +143,8 @@ pub struct StorageStatus {
 /// One shard of the node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ShardStatus {
-    /// Part of the time that its thread worked, 0 to 1, since the last status.
+    /// Part of the time that its thread was on a CPU, 0 to 1, since the last status that is a
+    /// second old or more.
     pub busy_ratio: f64,
     /// Messages waiting from other shards.
     pub mailbox_depth: u64,

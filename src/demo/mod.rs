@@ -38,6 +38,10 @@ const SETTLE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How often the state is printed while nobody types.
 const STATUS_EVERY: Duration = Duration::from_secs(5);
 
+/// How often removing the directory is tried again, and how soon.
+const REMOVE_TRIES_MAX: usize = 40;
+const REMOVE_PAUSE: Duration = Duration::from_millis(50);
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -85,20 +89,37 @@ pub(crate) async fn run(context: &cli::Context, args: DemoArgs) -> CliResult<Exi
         (None, Some(dir)) => dir.path().to_owned(),
         (None, None) => return Err(CliError::failed("the demo has no directory").into()),
     };
-    let played = tokio::select! {
-        played = play(&env, &args, &root) => played,
-        // The nodes die with us; what is to be seen of the demo is over.
-        stopped = interrupted(&args) => stopped,
-    };
-    drop(temporary);
+    let played = play(&env, &args, &root).await;
+    if let Some(dir) = temporary {
+        remove(&env, dir.keep()).await;
+    }
     played
 }
 
-/// Ends the demo that needs nobody on SIGINT and SIGTERM; the other one listens to them itself.
-async fn interrupted(args: &DemoArgs) -> CliResult<ExitCode> {
-    if args.duration.is_none() {
-        return std::future::pending().await;
+/// Removes the demo's directory. A node that was still starting when the demo was interrupted may
+/// write into it at the same time; it dies with us.
+async fn remove(env: &Env, dir: PathBuf) {
+    for _ in 0..REMOVE_TRIES_MAX {
+        match std::fs::remove_dir_all(&dir) {
+            Err(_) if dir.exists() => env.sleep(REMOVE_PAUSE).await,
+            _ => return,
+        }
     }
+    eprintln!("warning: {} could not be removed", dir.display());
+}
+
+/// Does `work` unless SIGINT or SIGTERM comes first. The nodes die with us then; what is to be seen
+/// of the demo is over.
+async fn unless_interrupted<T>(
+    work: impl Future<Output = CliResult<T>>,
+) -> CliResult<Result<T, ExitCode>> {
+    tokio::select! {
+        done = work => done.map(Ok),
+        stopped = interrupted() => stopped.map(Err),
+    }
+}
+
+async fn interrupted() -> CliResult<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
@@ -110,6 +131,26 @@ async fn interrupted(args: &DemoArgs) -> CliResult<ExitCode> {
 }
 
 async fn play(env: &Env, args: &DemoArgs, root: &Path) -> CliResult<ExitCode> {
+    let mut demo = match unless_interrupted(begin(env, args, root)).await? {
+        Ok(demo) => demo,
+        Err(code) => return Ok(code),
+    };
+    match args.duration {
+        Some(duration) => {
+            if let Err(code) = unless_interrupted(demo.play(duration)).await? {
+                return Ok(code);
+            }
+        }
+        // Here a signal is a way to say "enough": the verdict follows.
+        None => demo.obey().await?,
+    }
+    match unless_interrupted(demo.conclude()).await? {
+        Ok(code) | Err(code) => Ok(code),
+    }
+}
+
+/// Starts the nodes, the topic and the traffic.
+async fn begin(env: &Env, args: &DemoArgs, root: &Path) -> CliResult<Demo> {
     let begun = env.now();
     let start = tokio::time::timeout(START_WAIT_MAX, DemoCluster::start(env, root));
     let cluster = start.await.map_err(|_| {
@@ -136,18 +177,13 @@ async fn play(env: &Env, args: &DemoArgs, root: &Path) -> CliResult<ExitCode> {
     }
     let traffic = Traffic::start(env, &client, args.rate);
     let started = env.now();
-    let mut demo = Demo {
+    Ok(Demo {
         env: env.clone(),
         started,
         cluster,
         client,
         traffic,
-    };
-    match args.duration {
-        Some(duration) => demo.play(duration).await?,
-        None => demo.obey().await?,
-    }
-    demo.conclude().await
+    })
 }
 
 async fn create_topic(client: &Client) -> CliResult {

@@ -159,7 +159,7 @@ async fn collect(
 ) -> Answers {
     let alone = jobs.len() <= 1;
     // Each shard gets its share, so that all of them together stay within the client's limit.
-    let _ = jobs.len();
+    let bytes_max = bytes_max / jobs.len().max(1);
     let mut answers = Answers::new();
     let mut hurries: BTreeMap<u16, oneshot::Sender<()>> = BTreeMap::new();
     type Pending = LocalBoxFuture<'static, (u16, FetchAnswer)>;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use corduroy_protocol::ApiKey;
 use corduroy_record::{GroupId, NodeId, PartitionIndex};
+use corduroy_storage::DiskLevel;
 use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -269,12 +270,14 @@ fn fill_shards(status: &mut NodeStatus, shards: &[ShardStatus]) {
         storage.bytes += shard.partitions.iter().map(|p| p.size_bytes).sum::<u64>();
         storage.bytes_appended += shard.storage.appended_bytes;
         storage.disk_free_bytes = storage.disk_free_bytes.max(shard.storage.free_bytes);
+        storage.is_disk_low |= shard.storage.disk_level >= DiskLevel::Low;
+        storage.is_disk_full |= shard.storage.disk_level >= DiskLevel::Critical;
         storage.corruptions += shard.partitions.iter().filter(|p| p.is_damaged).count() as u64;
         if let Some(failure) = &shard.disk_failure {
             status.disk_failure.get_or_insert_with(|| failure.clone());
         }
         status.shards.push(ShardLine {
-            busy_ratio: 0.0,
+            busy_ratio: shard.busy_ratio,
             mailbox_depth: shard.mailbox_depth as u64,
             partitions: shard.partitions.len() as u64,
         });

@@ -359,7 +359,7 @@ impl Partition {
         let in_sync = self.replica.in_sync(settings.replica_lag_max).len();
         let wanted = settings.min_insync_replicas;
         // Whatever the minimum: what a majority cannot hold is never committed (DESIGN 5.5).
-        let reaches_majority = view.lease_valid;
+        let reaches_majority = view.lease_valid && self.replica.majority_up();
         if reaches_majority && in_sync >= wanted {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! A shard: one core's thread and all that it owns. `!Send` state, no locks; everyone else sends
 //! a message.
 
+mod busy;
 mod counters;
 mod mailbox;
 mod memory;
@@ -31,6 +32,7 @@ use crate::leadership::Led;
 use crate::metadata::{LeaderInfo, MetadataView};
 use crate::partition::Partition;
 
+use busy::BusyMeter;
 pub use counters::{BUCKET_MICROS, CounterValues, Counters};
 pub use mailbox::{
     EpochQuestion, FetchAnswer, FetchJob, OffsetQuestion, ProduceAnswer, ProduceItem, ProduceJob,
@@ -83,11 +85,13 @@ pub struct Shard {
     routes: RefCell<Routes>,
     producer_ids: ProducerIds,
     leadership_changes: Cell<u64>,
+    busy: BusyMeter,
 }
 
 impl Shard {
     /// A shard that serves nothing yet; [`Shard::run`] does.
     pub fn new(parts: ShardParts) -> Rc<Shard> {
+        let busy = BusyMeter::new(parts.env.now());
         Rc::new(Shard {
             parts,
             partitions: RefCell::default(),
@@ -101,6 +105,7 @@ impl Shard {
             routes: RefCell::default(),
             producer_ids: ProducerIds::default(),
             leadership_changes: Cell::new(0),
+            busy,
         })
     }
 

@@ -33,6 +33,8 @@ pub struct PartitionStatus {
 /// One shard.
 #[derive(Clone, Debug)]
 pub struct ShardStatus {
+    /// Share of time that its thread spent on a CPU lately, from 0 to 1.
+    pub busy_ratio: f64,
     /// Messages that wait for it.
     pub mailbox_depth: usize,
     /// Its replicas.
@@ -90,6 +92,7 @@ impl Shard {
             })
             .collect();
         ShardStatus {
+            busy_ratio: self.busy.ratio(self.env().now()),
             mailbox_depth: self
                 .handles()
                 .get(usize::from(self.index()))

@@ -26,6 +26,13 @@ pub fn corduroy() -> PathBuf {
     }
 }
 
+/// Rounds of the tests that repeat a fault; `CORDUROY_TEST_ROUNDS` asks for more.
+pub fn rounds() -> u32 {
+    std::env::var("CORDUROY_TEST_ROUNDS").map_or(10, |text| {
+        text.parse().expect("CORDUROY_TEST_ROUNDS is a number")
+    })
+}
+
 /// How long anything that must happen may take on a loaded machine before the test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -91,6 +98,7 @@ impl Node {
         command
             .arg("start")
             .env_remove("CORDUROY_BINARY")
+            .env_remove("CORDUROY_TEST_ROUNDS")
             .args(["--node-id", &self.id.to_string()])
             .args(["--data-dir", &self.data_dir.to_string_lossy()])
             .args(["--listen", &self.kafka.to_string()])

@@ -252,7 +252,8 @@ impl TestNode {
             base_offset: None,
             payload: Payload::Batch(batch),
         };
-        log.append(vec![forged], AppendDone::default()).expect("in place");
+        log.append(vec![forged], AppendDone::default())
+            .expect("in place");
         log.flush().await.expect("durable");
         task.abort();
         self.disk.kill_process();

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use corduroy_record::GroupId;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Pins, StoreInner};
 use super::checkpoint_batch::{CheckpointJob, write_checkpoints};
+use super::{Pins, StoreInner};
 use crate::error::StorageError;
 use crate::log::{CheckpointDone, LogCore, LogShared};
 use crate::metrics::add;
@@ -273,7 +273,11 @@ mod tests {
             (3, 1, 16),
             (usize::MAX, u64::MAX, 16),
         ] {
-            assert_eq!(spread(wanted, turns_left), expected, "{wanted} in {turns_left}");
+            assert_eq!(
+                spread(wanted, turns_left),
+                expected,
+                "{wanted} in {turns_left}"
+            );
         }
     }
 }
