@@ -62,6 +62,31 @@ fn an_idle_group_sleeps_and_a_write_wakes_it_in_its_own_term() {
 }
 
 #[test]
+fn a_sleeping_group_is_on_nobodys_clock() {
+    run(async {
+        let (cluster, _) = Cluster::led(3, sleepy()).await;
+        cluster.commit(&["a"]).await;
+        let leader = asleep(&cluster).await;
+        for id in 1..=3 {
+            let awake = cluster.nodes[&id].shard().awake_groups();
+            assert!(awake.is_empty(), "node {id} looks after {awake:?}");
+        }
+        let before = cluster.nodes[&leader].shard().metrics();
+        assert!(
+            before.beat_frames > 0,
+            "beats were counted while it was awake"
+        );
+        cluster.commit(&["b"]).await;
+        let shard = cluster.nodes[&leader].shard();
+        assert_eq!(shard.awake_groups(), [cluster.group]);
+        let commits = |buckets: &[u64]| buckets.iter().sum::<u64>();
+        let counted = shard.metrics();
+        assert_eq!(commits(&counted.commit_buckets), 2);
+        assert!(counted.commit_micros > before.commit_micros);
+    });
+}
+
+#[test]
 fn a_sleeping_group_whose_leader_dies_elects_another() {
     run(async {
         let (mut cluster, _) = Cluster::led(3, sleepy()).await;
