@@ -336,7 +336,7 @@ fn check_produce_alone(wire: &mut Wire, partition: i32, dir: &Path) -> usize {
         walk.rooms[3].field("partition"),
         format!("{TOPIC}/{partition}")
     );
-    // The disk's own thread lies between rooms 7 and "durable".
+    // Between rooms 7 and "durable" lies the disk: on its own thread, or here where it is quick.
     check_turn(&lines, &walk.group, dir);
     let shards: BTreeSet<String> = walk.rooms[..4]
         .iter()

@@ -201,6 +201,9 @@ pub(crate) fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, S
         api_channel_size: Some(1024),
         notification_channel_size: Some(1024),
         state_machine_channel_size: Some(64),
+        // openraft keeps six rings of this size for statistics that are compiled out: by default
+        // 147 KB for each replica.
+        log_stage_capacity: Some(1),
         // Leadership is transferred away before a leader is removed.
         removed_leader_step_down: openraft::StepDownPolicy::Never,
         quorum_loss_probe_interval: None,

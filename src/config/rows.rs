@@ -130,7 +130,7 @@ pub const NODE: &[ConfigKey] = &[
     node(
         "storage.cache.bytes",
         Kind::Long,
-        DefaultValue::Fixed("16777216"),
+        DefaultValue::Fixed("4194304"),
     )
     .unit(Unit::Bytes)
     .between(1 << 20, 1 << 40)

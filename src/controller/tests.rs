@@ -15,7 +15,7 @@ use corduroy_raft::{
     read_hello, serve_anonymous,
 };
 use corduroy_record::{NodeId, ReplicaId};
-use corduroy_storage::{Disk, IoMode, RealDisk, Store, StoreConfig, recover};
+use corduroy_storage::{Disk, IoMode, RealDisk, SimDisk, Store, StoreConfig, recover};
 use tokio::task::{JoinHandle, LocalSet};
 use uuid::Uuid;
 
@@ -69,8 +69,16 @@ impl Mini {
         dir: &Path,
         listener: Listener,
     ) -> Result<Mini, ControllerError> {
+        Mini::start_on(Arc::new(RealDisk), identity, dir, listener).await
+    }
+
+    async fn start_on(
+        disk: Arc<dyn Disk>,
+        identity: Identity,
+        dir: &Path,
+        listener: Listener,
+    ) -> Result<Mini, ControllerError> {
         let env = Env::real();
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         recover(&disk, dir).expect("recovers");
         let store = Store::open(
             disk.clone(),
@@ -670,6 +678,34 @@ fn a_single_node_remembers_and_a_lost_log_is_refused() {
             error.contains("missing") && error.contains("fresh id"),
             "{error}"
         );
+    });
+}
+
+#[test]
+fn a_node_whose_controller_replica_stopped_says_so() {
+    run(async {
+        let disk = SimDisk::new();
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let dir = Path::new("/node");
+        disk.create_dir_all(dir).expect("a directory");
+        let file = IdentityFile::new(shared.clone(), dir);
+        let listener = listen(anywhere()).await;
+        let rpc = listener.local_addr().expect("bound");
+        let config = NodeConfig::default();
+        let formation = Formation::new(Env::real(), &config, file, addresses(rpc));
+        let identity = formation.run().await.expect("a cluster of its own");
+        let node = Mini::start_on(shared, identity, dir, listener)
+            .await
+            .expect("starts");
+        tokio::time::timeout(PATIENCE, node.controller.joined())
+            .await
+            .expect("forms");
+        disk.fail_flush("", 0);
+        let error = node.create("lost").await.expect_err("the disk failed");
+        assert_eq!(error.code, ErrorCode::KafkaStorageError, "{error}");
+        for words in ["controller has stopped", "ask another node"] {
+            assert!(error.message.contains(words), "{error}");
+        }
     });
 }
 

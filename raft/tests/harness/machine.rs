@@ -5,6 +5,9 @@ use corduroy_raft::{ReplicaEvent, StateMachine};
 use corduroy_record::LogIndex;
 use corduroy_storage::{AppliedBody, AppliedEntry};
 
+/// Hears of an event of the replica.
+pub type OnEvent = Box<dyn Fn(&ReplicaEvent)>;
+
 /// Counts and hashes what is applied.
 #[derive(Default)]
 pub struct TestMachine {
@@ -14,7 +17,7 @@ pub struct TestMachine {
     pub hash: u64,
     pub events: Vec<ReplicaEvent>,
     /// Hears of each event as it happens.
-    pub on_event: Option<Box<dyn Fn(&ReplicaEvent)>>,
+    pub on_event: Option<OnEvent>,
     /// Panics when it applies this internal entry.
     pub poison: Option<&'static [u8]>,
     pub restores: u64,

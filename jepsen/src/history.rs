@@ -1,0 +1,474 @@
+//! What a run observed, in the order in which it was observed: every call of every client, every
+//! fault, and a few marks. The checker and the report read nothing else.
+//!
+//! A history is a file of JSON lines (see [`HistoryWriter`] and [`History::read`]): first a
+//! [`Header`], then an [`Event`] per line. A call takes two lines, [`Invocation`] before it is made
+//! and [`Completion`] once its answer is known; a call without a completion is *unknown*.
+//!
+//! Times are nanoseconds of one monotonic clock since the run began, so they may be compared across
+//! workers. They are read **before** a call is made and **after** its answer arrived.
+
+mod file;
+mod key;
+mod payload;
+
+use serde::{Deserialize, Serialize};
+
+pub use file::{HistoryError, HistoryWriter};
+pub use key::{Key, KeyError};
+pub use payload::{PAYLOAD_BYTES, Payload, PayloadError, WRITERS_MAX};
+
+/// The format of history files. A reader refuses any other.
+pub const FORMAT: u32 = 1;
+
+/// Nanoseconds of the run's monotonic clock, from the run's start.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The whole and part seconds, for people.
+    pub fn seconds(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    pub fn from_seconds(seconds: f64) -> Nanos {
+        Nanos((seconds * 1e9) as u64)
+    }
+
+    /// How long after `earlier` this is; zero if it is not.
+    pub fn since(self, earlier: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A place from which calls are made one after the other. It lives as long as the run.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct WorkerId(pub u32);
+
+/// One life of a client. A worker that opens a new client (after a crash, real or staged) takes a
+/// new process id, so what is said about the order within a process never spans two clients.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct ProcessId(pub u32);
+
+/// What a record carried. Unique in the whole run; see [`Payload`] for its bytes.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Value(pub u64);
+
+/// One transaction of one producer; unique in the run.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct TxnId(pub u64);
+
+/// One line of a history file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// The first line, and only the first.
+    Header(Header),
+    Invoke(Invocation),
+    Complete(Completion),
+    Fault(FaultEvent),
+    Mark(Mark),
+}
+
+/// What was asked for. A history can be judged again from its file alone, so everything that
+/// decides a verdict stands here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// `queue`, `register`, `list-append`, `topics`, ...
+    pub workload: String,
+    /// Ids of the nodes at the start.
+    pub nodes: Vec<u32>,
+    pub seed: u64,
+    /// Unix time of the run's start, in milliseconds. For people only.
+    #[serde(default)]
+    pub started_unix_millis: i64,
+    pub settings: ClientSettings,
+    pub plan: Plan,
+}
+
+/// What a run was meant to reach.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Names of the faults that were asked for, as [`FaultEvent::fault`] names them. Empty: none.
+    pub faults: Vec<String>,
+    /// For how long clients were to be loaded, in seconds, without start and final read.
+    pub load_seconds: u64,
+    /// Below this, a run without violations is "too little coverage", not a pass.
+    pub minima: Minima,
+}
+
+/// The least that a run has to have seen before its silence means something. All zero: anything
+/// goes, for histories made by hand.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Minima {
+    /// How often each fault of the plan has to have taken hold.
+    pub times_each_fault: u32,
+    /// Acknowledged writes while a fault was active; in a run without faults, at all.
+    pub writes_in_faults: u64,
+    /// Successful reads while a fault was active; in a run without faults, at all.
+    pub reads_in_faults: u64,
+    /// Whether every partition must have been read to its end by a fresh client and on every node.
+    pub final_read: bool,
+}
+
+/// How the clients were set up: decides which anomalies are legal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientSettings {
+    pub acks: Acks,
+    /// `enable.idempotence`
+    pub idempotence: bool,
+    /// Whether a client may send a batch again by itself.
+    pub retries: bool,
+    /// `max.in.flight.requests.per.connection`
+    pub in_flight_max: u32,
+    pub isolation: Isolation,
+    pub assignment: Assignment,
+    pub replication_factor: u32,
+    pub min_insync_replicas: u32,
+    /// Whether a replica that lacks acknowledged records may be made leader.
+    pub unclean_election: bool,
+    pub flush: Flush,
+    /// Whether records may leave the log by age, size or DeleteRecords.
+    pub retention: bool,
+    pub compaction: bool,
+    pub transactions: Transactions,
+    /// Which client made the calls, for people.
+    pub client: String,
+}
+
+impl Default for ClientSettings {
+    /// The safe profile: what a user gets who asks for nothing, as consumers read committed data.
+    fn default() -> ClientSettings {
+        ClientSettings {
+            acks: Acks::All,
+            idempotence: true,
+            retries: true,
+            in_flight_max: 5,
+            isolation: Isolation::ReadCommitted,
+            assignment: Assignment::Assign,
+            replication_factor: 3,
+            min_insync_replicas: 2,
+            unclean_election: false,
+            flush: Flush::BeforeAck,
+            retention: false,
+            compaction: false,
+            transactions: Transactions::None,
+            client: "corduroy".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Acks {
+    #[serde(rename = "0")]
+    None,
+    #[serde(rename = "1")]
+    Leader,
+    #[serde(rename = "all")]
+    All,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    ReadUncommitted,
+    ReadCommitted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Assignment {
+    /// Consumers choose their partitions.
+    Assign,
+    /// A group gives them out: they may move between two polls.
+    Subscribe,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flush {
+    /// On disk before the answer: power loss loses nothing that was acknowledged.
+    BeforeAck,
+    /// `flush.policy=relaxed`: power loss of a majority may.
+    Relaxed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transactions {
+    None,
+    /// Before KIP-890: a late EndTxn can meet the next transaction (KAFKA-17754).
+    V1,
+    /// KIP-890: a new producer epoch for each transaction.
+    V2,
+}
+
+/// A call about to be made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Invocation {
+    /// Unique in the run, and ascending in the order of the file.
+    pub id: u64,
+    pub worker: WorkerId,
+    pub process: ProcessId,
+    /// Before the call was made.
+    pub at: Nanos,
+    pub call: Call,
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    /// One record. Answer: [`Answer::Sent`].
+    Send(SendRecord),
+    /// Whatever lies at the process' positions. Answer: [`Answer::Read`], in which a partition
+    /// without records may be left out. `keys` are those polled.
+    Poll { keys: Vec<Key> },
+    /// The whole log, from its start to the end that the leader names **after** the invocation.
+    /// The linearizable read of `list-append` and `register`. Answer: [`Answer::Read`].
+    ReadAll { key: Key },
+    /// The log after everything was healed. Answer: [`Answer::Read`] with one partition, read to
+    /// the high watermark or the call has failed.
+    FinalRead { key: Key, source: FinalSource },
+    /// ListOffsets(latest). Answer: [`Answer::Latest`].
+    LatestOffset { key: Key },
+    /// Answer: [`Answer::Leadership`].
+    Leadership { key: Key },
+    /// `key.incarnation` counts the creations of this topic name, from 0. The partition is unused.
+    CreateTopic { key: Key, partitions: u32 },
+    DeleteTopic { key: Key },
+    /// The process takes exactly these partitions, by hand, from the earliest offset of those
+    /// that it did not have.
+    Assign { keys: Vec<Key> },
+    /// The next poll of this process begins at `offset`.
+    Seek { key: Key, offset: i64 },
+    /// Commits or aborts. A send with this transaction counts as written only by a commit.
+    EndTxn { txn: TxnId, commit: bool },
+    /// The client is dropped without a goodbye. The worker goes on under another process id.
+    Crash,
+    /// Anything else, for the timeline only: leadership transfers, membership changes.
+    Admin { what: String },
+}
+
+/// A record to be appended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SendRecord {
+    pub key: Key,
+    pub value: Value,
+    /// The producer session it went through. Two sessions of one process (a producer opened
+    /// again) have two numbers; idempotence holds within one.
+    #[serde(default)]
+    pub session: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub txn: Option<TxnId>,
+}
+
+/// From where a final read was served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FinalSource {
+    /// A fresh client, as a user reads: from the leader.
+    Client,
+    /// This node's own replica.
+    Replica(u32),
+}
+
+/// A call's end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Completion {
+    /// The invocation's.
+    pub id: u64,
+    /// After the answer had arrived.
+    pub at: Nanos,
+    pub outcome: Outcome,
+}
+
+/// How a call ended. Strict: only what **proves** that nothing happened is [`Outcome::Fail`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The call did what it says.
+    Ok(Answer),
+    /// The call certainly did nothing, and never will: the request was refused before any effect
+    /// (MESSAGE_TOO_LARGE, NOT_ENOUGH_REPLICAS) or never left the client, and no earlier attempt
+    /// may still be on its way.
+    Fail { error: String },
+    /// It may have happened, may not have, or may still happen: time out, a lost connection,
+    /// NOT_ENOUGH_REPLICAS_AFTER_APPEND, any error that one does not know.
+    Unknown { error: String },
+}
+
+/// What a successful call returned.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// The offset is absent where the answer carries none (`acks=0`, a duplicate acknowledged
+    /// without one).
+    Sent { offset: Option<i64> },
+    Read(Vec<PartitionRead>),
+    /// The next offset to be written below which consumers may read.
+    Latest { offset: i64 },
+    Leadership { node: Option<u32>, epoch: i32 },
+    /// Everything that has nothing to say.
+    Done,
+}
+
+/// What was read from one partition in one call, in the order in which it came.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PartitionRead {
+    pub key: Key,
+    /// The first offset asked for.
+    pub from: i64,
+    /// Where the next read begins.
+    pub next: i64,
+    /// `(offset, value)`, as delivered.
+    pub values: Vec<(i64, Value)>,
+    /// Records whose payload is not one of ours, or damaged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub foreign: Vec<Foreign>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_start: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_watermark: Option<i64>,
+    /// Where known: `(offset, leader epoch)` of the first record of each epoch in this read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub epochs: Vec<(i64, i32)>,
+}
+
+/// A record that no client of this run can have written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    pub offset: i64,
+    /// What is wrong with it: [`PayloadError`]'s text.
+    pub reason: String,
+    /// The first bytes in hexadecimal.
+    pub bytes: String,
+}
+
+/// A step of a fault. Written when it is *known* to have happened, not when it was ordered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FaultEvent {
+    /// Pairs a beginning with its end.
+    pub id: u64,
+    /// The name as on the command line: `kill`, `pause`, `partition`, ...
+    pub fault: String,
+    pub phase: FaultPhase,
+    pub at: Nanos,
+    /// Node ids.
+    pub targets: Vec<u32>,
+    /// What exactly, for people: "node 1 cannot send to node 2, silently".
+    #[serde(default)]
+    pub detail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultPhase {
+    /// It holds from here.
+    Begin,
+    /// It holds no longer. A fault of one moment (a kill with a restart elsewhere) ends when the
+    /// node may work again.
+    End,
+    /// It could not be applied. Does not count as having happened.
+    Refused,
+}
+
+/// A moment that the checker or a reader has to know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mark {
+    /// Clients begin.
+    LoadBegin { at: Nanos },
+    /// Everything is healed; clients go on for a while.
+    Healed { at: Nanos },
+    /// Clients have stopped.
+    LoadEnd { at: Nanos },
+    /// The harness itself did not get the processor from `from` to `until`: nothing is said about
+    /// availability then.
+    Starved { from: Nanos, until: Nanos },
+    /// For people.
+    Note { at: Nanos, text: String },
+}
+
+/// A whole history in memory, calls joined with their ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct History {
+    pub header: Header,
+    /// In the order of their invocations.
+    pub operations: Vec<Operation>,
+    pub faults: Vec<FaultEvent>,
+    pub marks: Vec<Mark>,
+    /// Whether the file ended within a line, as after a crash of the harness.
+    pub torn: bool,
+}
+
+/// A call with its end, if it has one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operation {
+    pub id: u64,
+    pub worker: WorkerId,
+    pub process: ProcessId,
+    pub invoked: Nanos,
+    /// Absent: the history ended first.
+    pub completed: Option<Nanos>,
+    pub call: Call,
+    /// [`Outcome::Unknown`] if the history ended first.
+    pub outcome: Outcome,
+}
+
+impl Operation {
+    pub fn is_ok(&self) -> bool {
+        matches!(self.outcome, Outcome::Ok(_))
+    }
+
+    /// What a successful read returned; nothing for any other operation.
+    pub fn reads(&self) -> &[PartitionRead] {
+        match &self.outcome {
+            Outcome::Ok(Answer::Read(reads)) => reads,
+            _ => &[],
+        }
+    }
+
+    /// When it ended, or never.
+    pub fn end(&self) -> Nanos {
+        self.completed.unwrap_or(Nanos(u64::MAX))
+    }
+}
+
+impl History {
+    /// The moment of the last thing in it.
+    pub fn end(&self) -> Nanos {
+        let operations = self
+            .operations
+            .iter()
+            .map(|operation| operation.completed.unwrap_or(operation.invoked));
+        let faults = self.faults.iter().map(|fault| fault.at);
+        operations.chain(faults).max().unwrap_or_default()
+    }
+
+    /// When all was healed, or never.
+    pub fn healed(&self) -> Option<Nanos> {
+        self.marks.iter().rev().find_map(|mark| match mark {
+            Mark::Healed { at } => Some(*at),
+            _ => None,
+        })
+    }
+}

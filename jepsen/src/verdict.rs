@@ -1,0 +1,276 @@
+//! What a run proved: violations, what was seen but is legal, whether enough was seen, and how
+//! available the cluster was. One line for people, exit codes for scripts.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::coverage::{Availability, Coverage};
+use crate::history::{Key, Nanos, Value};
+
+/// Everything was as promised, and enough was seen.
+pub const EXIT_PASS: u8 = 0;
+/// At least one violation.
+pub const EXIT_VIOLATION: u8 = 1;
+/// No violation, but too little happened for that to mean anything; or an asked fault is not
+/// possible here.
+pub const EXIT_COVERAGE: u8 = 2;
+/// The harness itself failed.
+pub const EXIT_HARNESS: u8 = 3;
+
+/// Examples kept of each class; all are counted.
+pub const EXAMPLES_MAX: usize = 20;
+
+/// The kinds of anomaly, by the names that the verdict prints.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// An acknowledged write is absent although later ones were read.
+    LostWrite,
+    /// An acknowledged write is absent from the log as a fresh client reads it after the heal.
+    FinalLost,
+    /// An acknowledged write was read by nobody up to the end.
+    Unseen,
+    /// A value was read that the final log does not hold, and was never acknowledged.
+    DirtyRead,
+    /// One offset held two different values.
+    InconsistentOffsets,
+    /// An acknowledgement named another offset than the one where the value lies.
+    OffsetMismatch,
+    /// One value lies at two offsets.
+    Duplicate,
+    /// Writes of one producer lie in another order than they were made.
+    Reordered,
+    /// A value was read whose write has certainly failed, or was aborted.
+    AbortedRead,
+    /// A transaction's own values were read before its commit.
+    PrecommittedRead,
+    /// A transaction is visible in part.
+    TornTxn,
+    /// A record that nobody wrote, or with changed bytes.
+    ImpossibleValue,
+    /// A value lies in another partition than it was sent to.
+    WrongPartition,
+    /// A recreated topic shows a record of the topic before it.
+    OldIncarnation,
+    /// One read jumps over a value that lies between two that it returned.
+    IntPollSkip,
+    /// One read returns values that go back or repeat.
+    IntNonmonotonicPoll,
+    /// A consumer's next read jumps over values.
+    PollSkip,
+    /// A consumer's next read goes back.
+    NonmonotonicPoll,
+    /// The latest offset lies below what was acknowledged or read before it was asked for.
+    StaleLatest,
+    /// A whole read lacks what was acknowledged or read before it began.
+    StaleRead,
+    /// A write that began after another was acknowledged lies before it.
+    RealtimeOrder,
+    /// The high watermark of a partition went down within one leader epoch.
+    HighWatermarkRegression,
+    /// The log's start went down.
+    LogStartRegression,
+    /// A leader epoch went down.
+    EpochRegression,
+    /// Two replicas hold different records at one offset.
+    ReplicaDivergence,
+    /// A replica's log has a hole, or ends before the leader's although everything is healed.
+    ReplicaIncomplete,
+}
+
+impl Class {
+    pub const ALL: &[Class] = &[
+        Class::LostWrite,
+        Class::FinalLost,
+        Class::Unseen,
+        Class::DirtyRead,
+        Class::InconsistentOffsets,
+        Class::OffsetMismatch,
+        Class::Duplicate,
+        Class::Reordered,
+        Class::AbortedRead,
+        Class::PrecommittedRead,
+        Class::TornTxn,
+        Class::ImpossibleValue,
+        Class::WrongPartition,
+        Class::OldIncarnation,
+        Class::IntPollSkip,
+        Class::IntNonmonotonicPoll,
+        Class::PollSkip,
+        Class::NonmonotonicPoll,
+        Class::StaleLatest,
+        Class::StaleRead,
+        Class::RealtimeOrder,
+        Class::HighWatermarkRegression,
+        Class::LogStartRegression,
+        Class::EpochRegression,
+        Class::ReplicaDivergence,
+        Class::ReplicaIncomplete,
+    ];
+
+    /// The name in verdicts, `results.json` and the documentation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::LostWrite => "lost-write",
+            Class::FinalLost => "final-lost",
+            Class::Unseen => "unseen",
+            Class::DirtyRead => "dirty-read",
+            Class::InconsistentOffsets => "inconsistent-offsets",
+            Class::OffsetMismatch => "offset-mismatch",
+            Class::Duplicate => "duplicate",
+            Class::Reordered => "reordered",
+            Class::AbortedRead => "aborted-read",
+            Class::PrecommittedRead => "precommitted-read",
+            Class::TornTxn => "torn-txn",
+            Class::ImpossibleValue => "impossible-value",
+            Class::WrongPartition => "wrong-partition",
+            Class::OldIncarnation => "old-incarnation",
+            Class::IntPollSkip => "int-poll-skip",
+            Class::IntNonmonotonicPoll => "int-nonmonotonic-poll",
+            Class::PollSkip => "poll-skip",
+            Class::NonmonotonicPoll => "nonmonotonic-poll",
+            Class::StaleLatest => "stale-latest",
+            Class::StaleRead => "stale-read",
+            Class::RealtimeOrder => "realtime-order",
+            Class::HighWatermarkRegression => "high-watermark-regression",
+            Class::LogStartRegression => "log-start-regression",
+            Class::EpochRegression => "epoch-regression",
+            Class::ReplicaDivergence => "replica-divergence",
+            Class::ReplicaIncomplete => "replica-incomplete",
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// All anomalies of one class.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    pub class: Class,
+    pub count: u64,
+    /// The first [`EXAMPLES_MAX`] of them.
+    pub examples: Vec<Example>,
+    /// Why the settings allow it; absent for a violation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_because: Option<String>,
+}
+
+/// One anomaly, with what proves it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Example {
+    pub key: Option<Key>,
+    /// One sentence.
+    pub what: String,
+    pub offsets: Vec<i64>,
+    pub values: Vec<Value>,
+    /// The events that prove it, earliest first.
+    pub evidence: Vec<Evidence>,
+}
+
+/// An event as a line of text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The call in the history.
+    pub call: u64,
+    pub at: Nanos,
+    pub text: String,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    pub operations: u64,
+    /// Sends by outcome.
+    pub writes_ok: u64,
+    pub writes_failed: u64,
+    pub writes_unknown: u64,
+    /// Sends of unknown outcome whose value was read all the same.
+    pub writes_recovered: u64,
+    pub reads_ok: u64,
+    pub values_read: u64,
+    /// Acknowledged and gone; of either class.
+    pub lost: u64,
+    pub duplicated: u64,
+    pub unseen: u64,
+    pub partitions: u64,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Judgement {
+    Pass,
+    Violation,
+    TooLittleCoverage,
+}
+
+/// Everything that was concluded from a history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What must not happen under the settings of this run.
+    pub violations: Vec<Finding>,
+    /// What was seen and is legal under them.
+    pub tolerated: Vec<Finding>,
+    pub counts: Counts,
+    pub coverage: Coverage,
+    pub availability: Availability,
+}
+
+impl Verdict {
+    pub fn judgement(&self) -> Judgement {
+        if !self.violations.is_empty() {
+            Judgement::Violation
+        } else if !self.coverage.missing.is_empty() {
+            Judgement::TooLittleCoverage
+        } else {
+            Judgement::Pass
+        }
+    }
+
+    pub fn exit_code(&self) -> u8 {
+        match self.judgement() {
+            Judgement::Pass => EXIT_PASS,
+            Judgement::Violation => EXIT_VIOLATION,
+            Judgement::TooLittleCoverage => EXIT_COVERAGE,
+        }
+    }
+
+    /// The classes violated.
+    pub fn classes(&self) -> Vec<Class> {
+        self.violations.iter().map(|found| found.class).collect()
+    }
+
+    /// The run in one line.
+    pub fn line(&self) -> String {
+        let counts = &self.counts;
+        let numbers = format!(
+            "{} acked, {} lost, {} duplicated, {} unseen, {} reads",
+            counts.writes_ok, counts.lost, counts.duplicated, counts.unseen, counts.reads_ok
+        );
+        match self.judgement() {
+            Judgement::Pass => {
+                let longest = self.availability.longest_gap_seconds();
+                format!("PASS: {numbers}; longest unavailability {longest:.2} s")
+            }
+            Judgement::Violation => {
+                let classes: Vec<String> = self
+                    .violations
+                    .iter()
+                    .map(|found| format!("{} x{}", found.class, found.count))
+                    .collect();
+                format!("VIOLATION: {}; {numbers}", classes.join(", "))
+            }
+            Judgement::TooLittleCoverage => format!(
+                "UNKNOWN: no violation, but too little coverage: {}; {numbers}",
+                self.coverage.missing.join("; ")
+            ),
+        }
+    }
+}
