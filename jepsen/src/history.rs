@@ -348,6 +348,9 @@ pub struct PartitionRead {
     pub log_start: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_watermark: Option<i64>,
+    /// The leader epoch in which it was served, where the answer or the client's metadata tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader_epoch: Option<i32>,
     /// Where known: `(offset, leader epoch)` of the first record of each epoch in this read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub epochs: Vec<(i64, i32)>,

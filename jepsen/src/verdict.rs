@@ -73,8 +73,12 @@ pub enum Class {
     HighWatermarkRegression,
     /// The log's start went down.
     LogStartRegression,
-    /// A leader epoch went down.
+    /// A record has a lower leader epoch than the records before it.
     EpochRegression,
+    /// Two nodes were named the leader of one epoch.
+    TwoLeaders,
+    /// After everything was healed, no write to a partition was acknowledged.
+    Stuck,
     /// Two replicas hold different records at one offset.
     ReplicaDivergence,
     /// A replica's log has a hole, or ends before the leader's although everything is healed.
@@ -107,6 +111,8 @@ impl Class {
         Class::HighWatermarkRegression,
         Class::LogStartRegression,
         Class::EpochRegression,
+        Class::TwoLeaders,
+        Class::Stuck,
         Class::ReplicaDivergence,
         Class::ReplicaIncomplete,
     ];
@@ -138,6 +144,8 @@ impl Class {
             Class::HighWatermarkRegression => "high-watermark-regression",
             Class::LogStartRegression => "log-start-regression",
             Class::EpochRegression => "epoch-regression",
+            Class::TwoLeaders => "two-leaders",
+            Class::Stuck => "stuck",
             Class::ReplicaDivergence => "replica-divergence",
             Class::ReplicaIncomplete => "replica-incomplete",
         }

@@ -1,0 +1,161 @@
+//! The harness' side of `shim.c`: builds it with the machine's C compiler, and switches its faults
+//! by writing into the file that it has mapped.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+const SOURCE: &str = include_str!("shim.c");
+/// `CONTROL_BYTES` in `shim.c`.
+const CONTROL_BYTES: u64 = 4096;
+const WALL_AT: u64 = 0;
+const WRITES_AT: u64 = 8;
+const FLUSHES_AT: u64 = 12;
+const DELAY_AT: u64 = 16;
+const PERMILLE_AT: u64 = 20;
+const HITS_AT: u64 = 24;
+
+/// The variable that names a process's control file.
+pub const VARIABLE: &str = "JEPSEN_FAULTS";
+
+/// What positioned writes do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// As ever.
+    Work,
+    /// EIO.
+    Fail,
+    /// ENOSPC.
+    Full,
+    /// Only a part is written, as the system call may at any time.
+    Part,
+}
+
+/// Builds the library into `dir`.
+///
+/// # Errors
+/// No C compiler, or what it says.
+pub fn build(dir: &Path) -> anyhow::Result<PathBuf> {
+    let (source, library) = (dir.join("shim.c"), dir.join("shim.so"));
+    fs::write(&source, SOURCE).with_context(|| format!("cannot write {}", source.display()))?;
+    let output = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O2", "-o"])
+        .args([&library, &source])
+        .arg("-ldl")
+        .output()
+        .context("cannot run the C compiler `cc`")?;
+    if !output.status.success() {
+        bail!("cc: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(library)
+}
+
+/// Whether the library works in a process of this machine.
+pub fn works(library: &Path, dir: &Path) -> bool {
+    let control = dir.join("shim-probe");
+    let probed = Control::make(control.clone()).is_ok()
+        && Command::new("true")
+            .env("LD_PRELOAD", library)
+            .env(VARIABLE, &control)
+            .status()
+            .is_ok_and(|status| status.success());
+    let _ = fs::remove_file(control);
+    probed
+}
+
+/// The switches of one node. They outlive its processes.
+pub struct Control {
+    path: PathBuf,
+    file: File,
+}
+
+impl Control {
+    /// A control file with everything off.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn make(path: PathBuf) -> anyhow::Result<Control> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .with_context(|| format!("cannot create {}", path.display()))?;
+        file.set_len(CONTROL_BYTES)?;
+        Ok(Control { path, file })
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn put(&self, at: u64, value: u32) -> anyhow::Result<()> {
+        Ok(self.file.write_all_at(&value.to_ne_bytes(), at)?)
+    }
+
+    /// Shifts the wall clock, against the machine's.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn shift_wall(&self, nanos: i64) -> anyhow::Result<()> {
+        Ok(self.file.write_all_at(&nanos.to_ne_bytes(), WALL_AT)?)
+    }
+
+    /// Lets some of a thousand writes go wrong.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn break_writes(&self, how: Writes, permille: u32) -> anyhow::Result<()> {
+        self.put(PERMILLE_AT, permille)?;
+        let mode = match how {
+            Writes::Work => 0,
+            Writes::Fail => 1,
+            Writes::Full => 2,
+            Writes::Part => 3,
+        };
+        self.put(WRITES_AT, mode)
+    }
+
+    /// Lets flushes fail, with nothing flushed.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn break_flushes(&self) -> anyhow::Result<()> {
+        self.put(PERMILLE_AT, 1000)?;
+        self.put(FLUSHES_AT, 1)
+    }
+
+    /// Lets some of a thousand writes and flushes take longer.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn slow(&self, micros: u32, permille: u32) -> anyhow::Result<()> {
+        self.put(PERMILLE_AT, permille)?;
+        self.put(DELAY_AT, micros)
+    }
+
+    /// Everything of the disk works again; the clock stays as it is.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn mend_disk(&self) -> anyhow::Result<()> {
+        self.put(WRITES_AT, 0)?;
+        self.put(FLUSHES_AT, 0)?;
+        self.put(DELAY_AT, 0)?;
+        self.put(PERMILLE_AT, 0)
+    }
+
+    /// How many calls were hit so far: a fault that hit none did not happen.
+    pub fn hits(&self) -> u64 {
+        let mut bytes = [0; 8];
+        match self.file.read_exact_at(&mut bytes, HITS_AT) {
+            Ok(()) => u64::from_ne_bytes(bytes),
+            Err(_) => 0,
+        }
+    }
+}
