@@ -328,3 +328,28 @@ fn the_latest_offset_never_falls_behind_an_ack() {
         }
     }
 }
+
+#[test]
+fn a_broker_that_has_just_died_stays_listed_and_leads_nothing() {
+    // librdkafka gives up a broker that leaves the list, together with the partitions that it is
+    // just moving away from it: it must learn of the new leader first.
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let topic = "listed";
+    cluster.create_topic(topic, 1, &[]);
+    assert_eq!(produce_all(&cluster, topic, "before"), 0);
+    let leader = cluster.leader(topic, 0);
+    let survivor = (1..=3).find(|id| *id != leader).expect("three nodes");
+    let mut asking = cluster.wire(survivor);
+    cluster.node(leader).kill();
+    let mut brokers = Vec::new();
+    wait_until("the survivor names a living leader", || {
+        let (listed, _, partitions) = asking.metadata(topic).expect("answered");
+        brokers = listed;
+        partitions
+            .first()
+            .is_some_and(|p| p.error == ErrorCode::None && p.leader > 0 && p.leader != leader)
+    });
+    brokers.sort_unstable();
+    assert_eq!(brokers, [1, 2, 3]);
+}

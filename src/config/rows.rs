@@ -575,7 +575,7 @@ pub const TOPIC: &[ConfigKey] = &[
                 scale: HOUR_MS,
             },
         ])
-        .doc("Segments whose newest record is older are deleted; -1 keeps everything.")
+        .doc("Segments whose newest record is older are deleted, but for the one that is written to; -1 keeps everything.")
     .enforced(),
     topic("segment.bytes", Kind::Int, "1073741824")
         .unit(Unit::Bytes)

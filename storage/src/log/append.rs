@@ -284,22 +284,5 @@ fn limits(config: &LogConfig, group: GroupId) -> (u32, i64) {
     (bytes_max, millis_max)
 }
 
-impl Log {
-    /// Seals the last segment if it is too old, so that retention reaches the data of an idle
-    /// partition. The next append begins a new one.
-    pub fn roll_if_old(&self) {
-        let Ok(store) = self.store() else { return };
-        let now = store.env.unix_millis();
-        let mut core = self.shared.core.borrow_mut();
-        let (_, age_max) = limits(&core.config, self.shared.group);
-        if let Some(segment) = core.segments.back_mut()
-            && segment.end > SEGMENT_HEADER_BYTES
-            && now.saturating_sub(segment.file.identity.created_millis) > age_max
-        {
-            segment.sealed = true;
-        }
-    }
-}
-
 // Kinds without offsets take none: the frame's reader refuses others.
 const _: () = assert!(EntryKind::Batch as u8 == 1);
