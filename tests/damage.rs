@@ -161,6 +161,80 @@ fn a_flipped_bit_after_a_clean_stop_is_refetched() {
     check_flipped(&[], support::Node::terminate);
 }
 
+/// The segment of the controller's log on a node.
+fn controller_segment(data_dir: &Path) -> PathBuf {
+    let logs = fs::read_dir(data_dir.join("controller"))
+        .expect("a directory")
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "log"));
+    logs.max().expect("a segment")
+}
+
+#[test]
+fn a_flipped_bit_in_the_controllers_log_is_refetched() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    for topic in ["first", "second", "third"] {
+        cluster.create_topic(topic, 1, &[]);
+    }
+    cluster.node(2).terminate();
+    let data_dir = cluster.node(2).data_dir.clone();
+    flip(&controller_segment(&data_dir), "second");
+    cluster.node(2).start();
+    cluster.node(2).wait_ready();
+    // It has the whole history again, as its own files say, and its vote counts: with node 3 gone,
+    // nothing is decided without it.
+    wait_until("node 2 has what it lost", || {
+        cluster.nodes[1].partition("third", 0).is_some()
+    });
+    cluster.create_topic("fourth", 1, &[]);
+    cluster.node(2).terminate();
+    let dump = Command::new(support::corduroy())
+        .args(["debug", "log-dump", &data_dir.to_string_lossy(), "--verify"])
+        .output()
+        .expect("it runs");
+    assert!(
+        dump.status.success(),
+        "{}",
+        String::from_utf8_lossy(&dump.stdout)
+    );
+    cluster.node(2).start();
+    cluster.node(2).wait_ready();
+    cluster.node(3).kill();
+    wait_until("two nodes decide", || {
+        cluster
+            .run(&["topic", "create", "fifth", "--partitions", "1", "--replication", "2"])
+            .status
+            .success()
+    });
+}
+
+#[test]
+fn damage_in_the_only_copy_of_the_controllers_log_is_said_and_cut_by_nobody() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(1);
+    for topic in ["first", "second", "third"] {
+        cluster.create_topic(topic, 1, &[]);
+    }
+    cluster.node(1).terminate();
+    let segment = controller_segment(&cluster.node(1).data_dir);
+    flip(&segment, "second");
+    let damaged = fs::read(&segment).expect("the segment");
+    for start in 1..=2 {
+        cluster.node(1).start();
+        let refusals = || cluster.nodes[0].log().matches("no other copy").count();
+        wait_until("it refuses to start", || refusals() == start);
+        let log = cluster.nodes[0].log();
+        let file = segment.file_name().expect("a name").to_string_lossy();
+        for said in ["log-dump", file.as_ref()] {
+            assert!(log.contains(said), "{said:?} is not in:\n{log}");
+        }
+        cluster.node(1).kill();
+        assert_eq!(fs::read(&segment).expect("the segment"), damaged);
+    }
+}
+
 /// A tmpfs that goes away with its owner.
 struct Tmpfs(PathBuf);
 

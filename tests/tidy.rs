@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use corduroy::config::{Scope, table};
+use corduroy_env::planted::Bug;
 use source::{SourceFile, code_of, crate_paths, names_word, tree};
 
 /// A file longer than this says why in its head, by a line with [`LONG_FILE_MARK`].
@@ -448,6 +449,66 @@ fn every_config_key_is_documented() {
         }
     }
     assert!(keys > 50, "only {keys} keys are known");
+    none(faults);
+}
+
+/// Asks cargo itself which features a build has that names none: defaults, and what one crate asks
+/// of another.
+#[test]
+fn no_build_has_planted_bugs_unless_it_asks_for_them() {
+    const FEATURE: &str = "planted-bugs";
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let offer = |package: &&serde_json::Value| package["features"].get(FEATURE).is_some();
+    let packages = metadata["packages"].as_array().expect("packages");
+    assert!(
+        packages.iter().filter(offer).count() >= 4,
+        "the scan does not see the feature"
+    );
+    let nodes = metadata["resolve"]["nodes"].as_array().expect("nodes");
+    let with_it = nodes.iter().filter(|node| {
+        let features = node["features"].as_array().expect("features");
+        features.iter().any(|feature| feature == FEATURE)
+    });
+    none(
+        with_it
+            .map(|node| format!("{}: `{FEATURE}` is on by default", node["id"]))
+            .collect(),
+    );
+}
+
+#[test]
+fn every_planted_bug_has_a_place_a_row_and_a_hunt() {
+    let rows = table_rows(&read("docs/fault-tests.md"));
+    let hunted = read("jepsen/src/selftest/mutations.rs");
+    let code: String = rust_files()
+        .iter()
+        .filter(|file| !file.path.starts_with("env/") && !file.path.contains("tests/"))
+        .map(|file| code_of(&file.text))
+        .collect();
+    let mut faults = Vec::new();
+    for bug in Bug::ALL {
+        let name = bug.name();
+        if !names_word(&code, &format!("Bug::{bug:?}")) {
+            faults.push(format!("{name}: planted nowhere"));
+        }
+        if !rows.contains_key(name) {
+            faults.push(format!("{name}: no row in docs/fault-tests.md"));
+        }
+        if !hunted.contains(&format!("id: \"{name}\"")) {
+            faults.push(format!("{name}: the fault tests do not hunt it"));
+        }
+    }
     none(faults);
 }
 

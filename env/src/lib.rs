@@ -11,6 +11,7 @@
 )]
 
 mod network;
+pub mod planted;
 mod randomness;
 mod stream;
 
@@ -18,6 +19,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,7 +28,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 pub use network::{Listener, Network, NetworkFuture, SimulatedListener};
-pub use stream::{ReadHalf, SimulatedStream, Stream, WriteHalf};
+pub use stream::{DetachedStream, ReadHalf, SimulatedStream, Stream, WriteHalf};
 
 use network::TcpNetwork;
 use randomness::Randomness;
@@ -52,6 +54,8 @@ enum Wall {
     Derived {
         origin: Instant,
         origin_millis: i64,
+        /// How far the wall clock has been set off since.
+        offset_millis: AtomicI64,
     },
 }
 
@@ -87,6 +91,7 @@ impl Env {
                 wall: Wall::Derived {
                     origin: Instant::now(),
                     origin_millis: simulation.unix_millis,
+                    offset_millis: AtomicI64::new(0),
                 },
             }),
         }
@@ -109,9 +114,18 @@ impl Env {
             Wall::Derived {
                 origin,
                 origin_millis,
-            } => {
-                origin_millis.saturating_add(saturating_millis(self.now().duration_since(*origin)))
-            }
+                offset_millis,
+            } => origin_millis
+                .saturating_add(saturating_millis(self.now().duration_since(*origin)))
+                .saturating_add(offset_millis.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// A simulator sets the wall clock: to this many milliseconds from where it would be. The
+    /// machine's own clock is not ours to set: there it does nothing.
+    pub fn set_wall_offset_millis(&self, millis: i64) {
+        if let Wall::Derived { offset_millis, .. } = &self.shared.wall {
+            offset_millis.store(millis, Ordering::Relaxed);
         }
     }
 

@@ -63,28 +63,17 @@ impl Stream {
         }
     }
 
-    /// Leaves this thread's runtime, so that another shard's can [adopt](Stream::from_std) it.
-    ///
-    /// # Errors
-    /// The operating system's, and [`io::ErrorKind::Unsupported`] for a simulated stream (there,
-    /// all shards share one runtime: pass the stream itself).
-    pub fn into_std(self) -> io::Result<StdTcpStream> {
-        match self.inner {
-            StreamKind::Tcp(stream) => stream.into_std(),
-            StreamKind::Simulated(_) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "a simulated stream has no file descriptor",
-            )),
-        }
-    }
-
-    /// Adopts a connection that left another runtime; call it inside the new one.
+    /// Leaves this thread's runtime, so that another shard's can [attach](DetachedStream::attach)
+    /// it.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn from_std(stream: StdTcpStream) -> io::Result<Stream> {
-        stream.set_nonblocking(true)?;
-        Ok(Stream::tcp(TcpStream::from_std(stream)?))
+    pub fn detach(self) -> io::Result<DetachedStream> {
+        let inner = match self.inner {
+            StreamKind::Tcp(stream) => DetachedKind::Tcp(stream.into_std()?),
+            StreamKind::Simulated(stream) => DetachedKind::Simulated(stream),
+        };
+        Ok(DetachedStream { inner })
     }
 
     /// Splits into halves that two tasks can own. Dropping the write half shuts it down.
@@ -112,6 +101,32 @@ impl Stream {
                     },
                 )
             }
+        }
+    }
+}
+
+/// A connection between two runtimes: it left one and has not arrived in the next.
+pub struct DetachedStream {
+    inner: DetachedKind,
+}
+
+enum DetachedKind {
+    Tcp(StdTcpStream),
+    Simulated(Box<dyn SimulatedStream>),
+}
+
+impl DetachedStream {
+    /// Arrives in the caller's runtime.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn attach(self) -> io::Result<Stream> {
+        match self.inner {
+            DetachedKind::Tcp(stream) => {
+                stream.set_nonblocking(true)?;
+                Ok(Stream::tcp(TcpStream::from_std(stream)?))
+            }
+            DetachedKind::Simulated(stream) => Ok(Stream::simulated(stream)),
         }
     }
 }

@@ -66,7 +66,7 @@ fn another_runtime_adopts_a_stream() {
                         .expect("send addr");
                     let (stream, _) = listener.accept().await.expect("accept");
                     stream_tx
-                        .send(stream.into_std().expect("into_std"))
+                        .send(stream.detach().expect("detach"))
                         .expect("send stream");
                 });
             })
@@ -76,7 +76,7 @@ fn another_runtime_adopts_a_stream() {
     block_on(async move {
         let mut client = env.connect(addr).await.expect("connect");
         client.write_all(b"x").await.expect("write");
-        let mut adopted = Stream::from_std(stream_rx.recv().expect("stream")).expect("adopt");
+        let mut adopted = stream_rx.recv().expect("stream").attach().expect("attach");
         assert_eq!(adopted.read_u8().await.expect("read"), b'x');
     });
     acceptor.join().expect("acceptor");
@@ -142,6 +142,8 @@ fn simulated_wall_clock_follows_the_runtime() {
         assert!((SIM_MILLIS..SIM_MILLIS + 60_000).contains(&before));
         env.sleep(Duration::from_millis(2)).await;
         assert!(env.unix_millis() > before);
+        env.set_wall_offset_millis(-3_600_000);
+        assert!(env.unix_millis() < before, "the wall clock may go back");
         assert!(env.spawn_thread("no", || ()).is_err());
     });
 }

@@ -1,17 +1,92 @@
 //! Judges a history: what clients saw, against what was promised to them.
+//!
+//! Linear in the number of values seen, but for a few sorts of times. The parts, in the order in
+//! which they run:
+//!
+//! - [`index`]: every value's write, every partition's log as it was seen;
+//! - [`log`]: what the log itself shows: lost, double, moved, impossible, reordered values;
+//! - [`consumer`]: what one consumer was shown, poll after poll;
+//! - [`recency`]: what an answer had to know because of what ended before it was asked for;
+//! - [`replica`]: the final reads of all replicas against each other;
+//! - [`contract`]: writes that had to be refused;
+//! - [`progress`]: whether every partition takes writes again after the heal;
+//! - [`legal`]: the table of what is allowed under which settings.
+//!
+//! Not inferred: cycles between transactions (G0, G1c). Write interleaving is legal in Kafka, and a
+//! cycle of reads only needs transactions that read and write; see `docs/fault-tests.md`.
 
-use crate::history::{ClientSettings, History};
-use crate::verdict::Verdict;
+mod collect;
+mod consumer;
+mod contract;
+mod index;
+mod legal;
+mod log;
+mod progress;
+mod recency;
+mod replica;
+mod values;
+
+use crate::coverage;
+use crate::history::{Call, ClientSettings, History, Outcome};
+use crate::verdict::{Class, Counts, Verdict};
+
+use collect::Collector;
+use index::Index;
+use legal::Terms;
 
 /// Judges `history` under `settings` (those of its header, unless one wants to know what other
 /// settings would make of it).
 pub fn check(history: &History, settings: &ClientSettings) -> Verdict {
-    let _ = (history, settings);
+    let index = Index::build(history);
+    let terms = Terms::new(settings, history);
+    let mut collector = Collector::new(history);
+    log::check(&index, &terms, &mut collector);
+    consumer::check(&index, &terms, &mut collector);
+    recency::check(&index, &terms, &mut collector);
+    replica::check(&index, &terms, &mut collector);
+    contract::check(&index, settings, &mut collector);
+    progress::check(&index, &mut collector);
+
+    let mut counts = count(history, &index);
+    let found = |class: Class| collector.count(class);
+    counts.lost = found(Class::LostWrite) + found(Class::FinalLost);
+    counts.duplicated = found(Class::Duplicate);
+    counts.unseen = found(Class::Unseen);
+    let (violations, tolerated) = collector.finish();
     Verdict {
-        violations: Vec::new(),
-        tolerated: Vec::new(),
-        counts: Default::default(),
-        coverage: Default::default(),
-        availability: Default::default(),
+        violations,
+        tolerated,
+        counts,
+        coverage: coverage::measure(history, &index.final_reads()),
+        availability: coverage::availability(history),
     }
+}
+
+fn count(history: &History, index: &Index<'_>) -> Counts {
+    let mut counts = Counts {
+        operations: history.operations.len() as u64,
+        partitions: index.keys.len() as u64,
+        ..Counts::default()
+    };
+    for operation in &history.operations {
+        if let Call::Send(_) = operation.call {
+            match operation.outcome {
+                Outcome::Ok(_) => counts.writes_ok += 1,
+                Outcome::Fail { .. } => counts.writes_failed += 1,
+                Outcome::Unknown { .. } => counts.writes_unknown += 1,
+            }
+        }
+        let reads = operation.reads();
+        if !reads.is_empty() {
+            counts.reads_ok += 1;
+            let values = reads.iter().map(|read| read.values.len() as u64);
+            counts.values_read += values.sum::<u64>();
+        }
+    }
+    counts.writes_recovered = index
+        .writes
+        .iter()
+        .filter(|write| write.is_read() && write.fate == index::Fate::Unknown)
+        .count() as u64;
+    counts
 }

@@ -59,8 +59,8 @@ impl RunFile {
         let dir = runs_dir()?;
         let prefix = format!("{NAME_PREFIX}{:06x}", env.random_below(1 << 24));
         let path = dir.join(format!("{prefix}.jsonl"));
-        let file = File::create_new(&path)
-            .with_context(|| format!("cannot create {}", path.display()))?;
+        let file =
+            File::create_new(&path).with_context(|| format!("cannot create {}", path.display()))?;
         let mut run_file = RunFile {
             prefix,
             path,

@@ -1,11 +1,11 @@
 //! Whether a run has seen enough for its silence to mean something, and how long the cluster was
 //! unavailable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::Minima;
+use crate::history::{Call, FaultEvent, FaultPhase, History, Key, Mark, Minima, Nanos};
 
 /// A run at least this long has to reach the full minima.
 pub const FULL_RUN_SECONDS: u64 = 300;
@@ -88,4 +88,291 @@ pub struct Gap {
     pub began_seconds: f64,
     /// How often this fault took hold.
     pub times: u32,
+}
+
+/// How far the final read got, of the partitions that hold acknowledged writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FinalReads {
+    pub partitions: u64,
+    /// Read to the end by a fresh client.
+    pub by_client: u64,
+    /// Read to the end on as many nodes as there are replicas.
+    pub by_every_replica: u64,
+}
+
+/// A stretch of time, `begin <= end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub begin: Nanos,
+    pub end: Nanos,
+}
+
+impl Span {
+    fn meets(self, begin: Nanos, end: Nanos) -> bool {
+        begin <= self.end && self.begin <= end
+    }
+}
+
+/// Each fault with the time in which it held: its name, its span, its targets.
+pub fn fault_spans(history: &History) -> Vec<(&FaultEvent, Span)> {
+    let end = history.end();
+    let mut spans: Vec<(&FaultEvent, Span)> = Vec::new();
+    let mut open: HashMap<u64, usize> = HashMap::new();
+    for fault in &history.faults {
+        match fault.phase {
+            FaultPhase::Begin => {
+                open.insert(fault.id, spans.len());
+                let begin = fault.at;
+                let span = Span {
+                    begin,
+                    end: end.max(begin),
+                };
+                spans.push((fault, span));
+            }
+            FaultPhase::End => {
+                if let Some(position) = open.remove(&fault.id) {
+                    let span = &mut spans[position].1;
+                    span.end = fault.at.max(span.begin);
+                }
+            }
+            FaultPhase::Refused => {}
+        }
+    }
+    spans
+}
+
+/// Overlapping spans made one, in order.
+fn merged(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_unstable_by_key(|span| span.begin);
+    let mut merged: Vec<Span> = Vec::with_capacity(spans.len());
+    for span in spans {
+        match merged.last_mut() {
+            Some(last) if span.begin <= last.end => last.end = last.end.max(span.end),
+            _ => merged.push(span),
+        }
+    }
+    merged
+}
+
+fn any_meets(merged: &[Span], begin: Nanos, end: Nanos) -> bool {
+    let next = merged.partition_point(|span| span.end < begin);
+    merged.get(next).is_some_and(|span| span.meets(begin, end))
+}
+
+/// Counts what a run has covered, and says what is missing.
+pub fn measure(history: &History, finals: &FinalReads) -> Coverage {
+    let plan = &history.header.plan;
+    let minima = plan.minima;
+    let spans = fault_spans(history);
+    let active = merged(spans.iter().map(|(_, span)| *span).collect());
+    let mut coverage = Coverage {
+        minima,
+        fault_seconds: active
+            .iter()
+            .fold(0.0, |sum, span| sum + span.end.since(span.begin).seconds()),
+        partitions: finals.partitions,
+        partitions_final_read: finals.by_client,
+        partitions_compared: finals.by_every_replica,
+        ..Coverage::default()
+    };
+    for (fault, _) in &spans {
+        *coverage.faults.entry(fault.fault.clone()).or_default() += 1;
+    }
+    let everything = plan.faults.is_empty();
+    for op in &history.operations {
+        let counts = op.is_ok() && (everything || any_meets(&active, op.invoked, op.end()));
+        match op.call {
+            Call::Send(_) if counts => coverage.writes_in_faults += 1,
+            Call::Poll { .. } | Call::ReadAll { .. } if counts => {
+                let seen = op.reads().iter().any(|read| !read.values.is_empty());
+                coverage.reads_in_faults += u64::from(seen);
+            }
+            _ => {}
+        }
+    }
+    coverage.missing = missing(history, &coverage);
+    coverage
+}
+
+fn missing(history: &History, coverage: &Coverage) -> Vec<String> {
+    let minima = &coverage.minima;
+    let plan = &history.header.plan;
+    let mut missing = Vec::new();
+    for asked in &plan.faults {
+        let times = coverage.faults.get(asked).copied().unwrap_or(0);
+        if times < minima.times_each_fault {
+            let refused = history
+                .faults
+                .iter()
+                .filter(|fault| fault.phase == FaultPhase::Refused && fault.fault == *asked)
+                .count();
+            let refused = match refused {
+                0 => String::new(),
+                count => format!(", {count} times in vain"),
+            };
+            let least = minima.times_each_fault;
+            missing.push(format!("{asked} {times} of {least} times{refused}"));
+        }
+    }
+    let place = match plan.faults.is_empty() {
+        true => "",
+        false => " during faults",
+    };
+    for (name, seen, least) in [
+        (
+            "writes acknowledged",
+            coverage.writes_in_faults,
+            minima.writes_in_faults,
+        ),
+        (
+            "reads with records",
+            coverage.reads_in_faults,
+            minima.reads_in_faults,
+        ),
+    ] {
+        if seen < least {
+            missing.push(format!("{seen} of {least} {name}{place}"));
+        }
+    }
+    if minima.final_read {
+        let partitions = coverage.partitions;
+        if partitions == 0 {
+            missing.push("no partition with acknowledged writes was left to read".to_owned());
+        }
+        for (by, read) in [
+            ("by a fresh client", coverage.partitions_final_read),
+            ("on every replica", coverage.partitions_compared),
+        ] {
+            if read < partitions {
+                missing.push(format!(
+                    "{read} of {partitions} partitions read to the end {by}"
+                ));
+            }
+        }
+    }
+    missing
+}
+
+/// For how long after its end a fault is blamed for what clients had to wait, if no other begins.
+const BLAMED_SECONDS: f64 = 10.0;
+/// The name under which gaps without a fault are kept.
+const NO_FAULT: &str = "none";
+
+/// The time in which waits are this fault's: with some time after it, but not into the next fault.
+fn blamed(span: &Span, all: &[(&FaultEvent, Span)]) -> Span {
+    let next = all
+        .iter()
+        .map(|(_, other)| other.begin)
+        .filter(|begin| *begin >= span.end)
+        .min();
+    let after = Nanos(span.end.0 + Nanos::from_seconds(BLAMED_SECONDS).0);
+    Span {
+        begin: span.begin,
+        end: next.map_or(after, |next| next.min(after)),
+    }
+}
+
+/// One wait of a partition's writers.
+struct Wait {
+    begin: Nanos,
+    end: Nanos,
+}
+
+/// How long clients had to wait, after which fault.
+pub fn availability(history: &History) -> Availability {
+    let spans = fault_spans(history);
+    let active = merged(spans.iter().map(|(_, span)| *span).collect());
+    let blamed_spans: Vec<(&str, Span)> = spans
+        .iter()
+        .map(|(fault, span)| (fault.fault.as_str(), blamed(span, &spans)))
+        .collect();
+    let all_blamed = merged(blamed_spans.iter().map(|(_, span)| *span).collect());
+    let mut availability = Availability::default();
+    for (fault, _) in &blamed_spans {
+        let gap = availability.after_fault.entry((*fault).to_owned());
+        gap.or_default().times += 1;
+    }
+    for (key, waits) in waits(history) {
+        let mut blame = |fault: &str, wait: &Wait| {
+            let seconds = wait.end.since(wait.begin).seconds();
+            let gap = availability
+                .after_fault
+                .entry(fault.to_owned())
+                .or_default();
+            if seconds > gap.longest_seconds {
+                gap.longest_seconds = seconds;
+                gap.partition = key.to_string();
+                gap.began_seconds = wait.begin.seconds();
+            }
+        };
+        for (fault, span) in &blamed_spans {
+            let first = waits.partition_point(|wait| wait.end <= span.begin);
+            let meeting = waits[first..]
+                .iter()
+                .take_while(|wait| wait.begin < span.end);
+            for wait in meeting {
+                blame(fault, wait);
+            }
+        }
+        let quiet = waits
+            .iter()
+            .filter(|wait| !any_meets(&all_blamed, wait.begin, wait.end));
+        for wait in quiet {
+            blame(NO_FAULT, wait);
+        }
+    }
+    let mut shares = [(0u64, 0u64); 2];
+    for op in &history.operations {
+        if matches!(
+            op.call,
+            Call::Send(_) | Call::Poll { .. } | Call::ReadAll { .. }
+        ) {
+            let (ok, all) = &mut shares[usize::from(any_meets(&active, op.invoked, op.end()))];
+            *ok += u64::from(op.is_ok());
+            *all += 1;
+        }
+    }
+    let share = |(ok, all): (u64, u64)| (all > 0).then(|| ok as f64 / all as f64);
+    availability.ok_share_outside = share(shares[0]);
+    availability.ok_share_in_faults = share(shares[1]);
+    availability
+}
+
+/// By partition: every stretch in which writes were under way and none was acknowledged, in order.
+fn waits(history: &History) -> BTreeMap<&Key, Vec<Wait>> {
+    /// A send: when it ended, when it began, whether it was acknowledged.
+    type Try = (Nanos, Nanos, bool);
+    let mut tries: HashMap<&Key, Vec<Try>> = HashMap::new();
+    let load_end = history.marks.iter().rev().find_map(|mark| match mark {
+        Mark::LoadEnd { at } => Some(*at),
+        _ => None,
+    });
+    let horizon = load_end.unwrap_or_else(|| history.end());
+    for op in &history.operations {
+        let Call::Send(send) = &op.call else { continue };
+        let end = op.completed.unwrap_or(horizon).max(op.invoked);
+        let entry = (end, op.invoked, op.is_ok());
+        tries.entry(&send.key).or_default().push(entry);
+    }
+    let mut waits = BTreeMap::new();
+    for (key, mut tries) in tries {
+        tries.sort_unstable();
+        // From each try on, the earliest beginning of those that end there or later.
+        let mut earliest = vec![Nanos(u64::MAX); tries.len() + 1];
+        for (position, (_, begin, _)) in tries.iter().enumerate().rev() {
+            earliest[position] = earliest[position + 1].min(*begin);
+        }
+        let mut found = Vec::new();
+        // Where the present wait's tries begin, and when the last acknowledgement was.
+        let (mut first, mut acked) = (0, Nanos(0));
+        for (position, (end, _, ok)) in tries.iter().enumerate() {
+            if *ok || position + 1 == tries.len() {
+                let begin = acked.max(earliest[first]).min(*end);
+                found.push(Wait { begin, end: *end });
+                (first, acked) = (position + 1, *end);
+            }
+        }
+        waits.insert(key, found);
+    }
+    waits
 }

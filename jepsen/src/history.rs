@@ -241,31 +241,57 @@ pub enum Call {
     Send(SendRecord),
     /// Whatever lies at the process' positions. Answer: [`Answer::Read`], in which a partition
     /// without records may be left out. `keys` are those polled.
-    Poll { keys: Vec<Key> },
+    Poll {
+        keys: Vec<Key>,
+    },
     /// The whole log, from its start to the end that the leader names **after** the invocation.
     /// The linearizable read of `list-append` and `register`. Answer: [`Answer::Read`].
-    ReadAll { key: Key },
+    ReadAll {
+        key: Key,
+    },
     /// The log after everything was healed. Answer: [`Answer::Read`] with one partition, read to
     /// the high watermark or the call has failed.
-    FinalRead { key: Key, source: FinalSource },
+    FinalRead {
+        key: Key,
+        source: FinalSource,
+    },
     /// ListOffsets(latest). Answer: [`Answer::Latest`].
-    LatestOffset { key: Key },
+    LatestOffset {
+        key: Key,
+    },
     /// Answer: [`Answer::Leadership`].
-    Leadership { key: Key },
+    Leadership {
+        key: Key,
+    },
     /// `key.incarnation` counts the creations of this topic name, from 0. The partition is unused.
-    CreateTopic { key: Key, partitions: u32 },
-    DeleteTopic { key: Key },
+    CreateTopic {
+        key: Key,
+        partitions: u32,
+    },
+    DeleteTopic {
+        key: Key,
+    },
     /// The process takes exactly these partitions, by hand, from the earliest offset of those
     /// that it did not have.
-    Assign { keys: Vec<Key> },
+    Assign {
+        keys: Vec<Key>,
+    },
     /// The next poll of this process begins at `offset`.
-    Seek { key: Key, offset: i64 },
+    Seek {
+        key: Key,
+        offset: i64,
+    },
     /// Commits or aborts. A send with this transaction counts as written only by a commit.
-    EndTxn { txn: TxnId, commit: bool },
+    EndTxn {
+        txn: TxnId,
+        commit: bool,
+    },
     /// The client is dropped without a goodbye. The worker goes on under another process id.
     Crash,
     /// Anything else, for the timeline only: leadership transfers, membership changes.
-    Admin { what: String },
+    Admin {
+        what: String,
+    },
 }
 
 /// A record to be appended.
@@ -279,6 +305,16 @@ pub struct SendRecord {
     pub session: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txn: Option<TxnId>,
+    /// Where known: who the batch said it was from. Only the `fencing` workload needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub producer: Option<Producer>,
+}
+
+/// A producer as the broker knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Producer {
+    pub id: i64,
+    pub epoch: i16,
 }
 
 /// From where a final read was served.
@@ -322,11 +358,18 @@ pub enum Outcome {
 pub enum Answer {
     /// The offset is absent where the answer carries none (`acks=0`, a duplicate acknowledged
     /// without one).
-    Sent { offset: Option<i64> },
+    Sent {
+        offset: Option<i64>,
+    },
     Read(Vec<PartitionRead>),
     /// The next offset to be written below which consumers may read.
-    Latest { offset: i64 },
-    Leadership { node: Option<u32>, epoch: i32 },
+    Latest {
+        offset: i64,
+    },
+    Leadership {
+        node: Option<u32>,
+        epoch: i32,
+    },
     /// Everything that has nothing to say.
     Done,
 }

@@ -22,9 +22,7 @@ pub const EXIT_HARNESS: u8 = 3;
 pub const EXAMPLES_MAX: usize = 20;
 
 /// The kinds of anomaly, by the names that the verdict prints.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// An acknowledged write is absent although later ones were read.
@@ -77,6 +75,10 @@ pub enum Class {
     EpochRegression,
     /// Two nodes were named the leader of one epoch.
     TwoLeaders,
+    /// A write of an older producer epoch was accepted after one of a newer epoch.
+    FencedAppend,
+    /// A write was acknowledged while fewer nodes were alive than `min.insync.replicas`.
+    UnderReplicatedAck,
     /// After everything was healed, no write to a partition was acknowledged.
     Stuck,
     /// Two replicas hold different records at one offset.
@@ -112,6 +114,8 @@ impl Class {
         Class::LogStartRegression,
         Class::EpochRegression,
         Class::TwoLeaders,
+        Class::FencedAppend,
+        Class::UnderReplicatedAck,
         Class::Stuck,
         Class::ReplicaDivergence,
         Class::ReplicaIncomplete,
@@ -145,6 +149,8 @@ impl Class {
             Class::LogStartRegression => "log-start-regression",
             Class::EpochRegression => "epoch-regression",
             Class::TwoLeaders => "two-leaders",
+            Class::FencedAppend => "fenced-append",
+            Class::UnderReplicatedAck => "under-replicated-ack",
             Class::Stuck => "stuck",
             Class::ReplicaDivergence => "replica-divergence",
             Class::ReplicaIncomplete => "replica-incomplete",

@@ -6,6 +6,9 @@
 //! order. An entry that comes before its predecessor is written as a void; the proposal itself
 //! waits here with the predecessor and both are proposed again once a majority has confirmed the
 //! leader, or both fail.
+//!
+//! A refusal for good breaks the door until everything behind it has heard its own refusal: who
+//! judged a proposal before that judged it against a past that will not be.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,6 +21,7 @@ use futures::FutureExt;
 use openraft::errors::ForwardReason;
 use openraft::errors::{ClientWriteError, ForwardToLeader};
 use openraft::raft::ClientWriteResult;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::proposal::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason};
@@ -29,10 +33,10 @@ pub struct Ticket {
     /// The number that `append` checks; a new one for each attempt.
     seq: u64,
     term: Term,
+    /// The era of the door in which it is counted as in flight; `None` once it has landed.
+    era: Cell<Option<u64>>,
     proposal: RefCell<Option<Waiting>>,
     head: Cell<Option<EntryHead>>,
-    /// Counted in the door's `in_flight`.
-    counted: Cell<bool>,
     written: Cell<bool>,
     announced: Cell<bool>,
 }
@@ -53,15 +57,19 @@ impl Waiting {
     }
 }
 
-/// Law: entries with tickets enter the log with `seq` rising by one within a term; `expected`
-/// moves only in `admit` and, with nothing in flight, in `resync`.
+/// Laws: entries with tickets enter the log with `seq` rising by one within a term. `expected`
+/// moves only in `admit` and, with nothing in flight, in `land`. What is held or in flight is of
+/// `term`; while `broken`, nothing is held and nothing is taken.
 #[derive(Default)]
 struct State {
     term: Term,
+    /// A new one with each term and each instance: what an older one left in flight counts no
+    /// more, and can only be refused.
+    era: u64,
     next_order: u64,
     next_seq: u64,
     expected: u64,
-    /// Handed to openraft, neither appended nor refused yet.
+    /// Handed to openraft, and neither appended nor told of its refusal yet.
     in_flight: usize,
     /// Waiting at the door, in the order of the calls.
     held: VecDeque<Waiting>,
@@ -73,11 +81,28 @@ struct State {
 }
 
 impl State {
-    /// A ticket was appended, refused or dropped.
-    fn landed(&mut self, ticket: &Ticket) {
-        if ticket.counted.replace(false) {
-            self.in_flight = self.in_flight.saturating_sub(1);
+    /// Nothing of the time before counts any more. Returns what was held.
+    fn begin(&mut self, term: Term) -> VecDeque<Waiting> {
+        self.term = term;
+        self.era += 1;
+        self.next_seq = 0;
+        self.expected = 0;
+        self.in_flight = 0;
+        self.broken = false;
+        std::mem::take(&mut self.held)
+    }
+
+    /// With nothing in flight the numbers may start anew without swapping anything.
+    fn settle(&mut self) {
+        if self.in_flight == 0 {
+            self.expected = self.next_seq;
+            self.broken = false;
         }
+    }
+
+    fn hold(&mut self, waiting: Waiting) {
+        let at = self.held.partition_point(|held| held.order < waiting.order);
+        self.held.insert(at, waiting);
     }
 }
 
@@ -85,6 +110,8 @@ impl State {
 pub(crate) struct Door {
     state: RefCell<State>,
     core: RefCell<Weak<Core>>,
+    /// Nothing is in flight any more, or the replica stops.
+    emptied: Notify,
 }
 
 impl Door {
@@ -92,6 +119,7 @@ impl Door {
         Door {
             state: RefCell::default(),
             core: RefCell::new(Weak::new()),
+            emptied: Notify::new(),
         }
     }
 
@@ -112,8 +140,12 @@ impl Door {
         core.touch();
         let now = core.env.now();
         let leads = core.is_leader() && core.term() == proposal.term;
+        let mut outdated = VecDeque::new();
         let waiting = {
             let mut state = self.state.borrow_mut();
+            if leads && proposal.term > state.term {
+                outdated = state.begin(proposal.term);
+            }
             let order = state.next_order;
             state.next_order += 1;
             let waiting = Waiting {
@@ -133,8 +165,11 @@ impl Door {
                         leader: core.leader_node(),
                     },
                 ))
+            } else if state.broken {
+                // Whoever proposes this may not have heard of the refusal before it.
+                Err((waiting, RefuseReason::Predecessor))
             } else if state.held.is_empty()
-                && !state.broken
+                && !state.recovering
                 && state.in_flight < core.config.propose_window
             {
                 Ok(Some(waiting))
@@ -143,10 +178,45 @@ impl Door {
                 Ok(None)
             }
         };
+        for old in outdated {
+            // Its term is over, and this replica leads again in a later one.
+            let leader = core.leader_node();
+            old.refuse(RefuseReason::NotLeader { leader });
+        }
         match waiting {
             Ok(Some(waiting)) => self.send(&core, waiting),
             Ok(None) => self.flow(&core),
             Err((waiting, reason)) => waiting.refuse(reason),
+        }
+    }
+
+    /// Numbers one attempt and counts it as in flight.
+    fn depart(&self, waiting: Waiting) -> Rc<Ticket> {
+        let mut state = self.state.borrow_mut();
+        let seq = state.next_seq;
+        state.next_seq += 1;
+        state.in_flight += 1;
+        Rc::new(Ticket {
+            seq,
+            term: waiting.term,
+            era: Cell::new(Some(state.era)),
+            proposal: RefCell::new(Some(waiting)),
+            head: Cell::new(None),
+            written: Cell::new(false),
+            announced: Cell::new(false),
+        })
+    }
+
+    /// A ticket is no longer in flight: appended, or refused and told so.
+    fn land(&self, ticket: &Ticket) {
+        let mut state = self.state.borrow_mut();
+        if ticket.era.take() != Some(state.era) {
+            return;
+        }
+        state.in_flight = state.in_flight.saturating_sub(1);
+        state.settle();
+        if state.in_flight == 0 {
+            self.emptied.notify_waiters();
         }
     }
 
@@ -156,35 +226,13 @@ impl Door {
             waiting.refuse(RefuseReason::Stopped);
             return;
         };
-        let seq = {
-            let mut state = self.state.borrow_mut();
-            if waiting.term > state.term {
-                // What an older term left in flight can only be refused.
-                state.term = waiting.term;
-                state.next_seq = 0;
-                state.expected = 0;
-                state.broken = false;
-            }
-            let seq = state.next_seq;
-            state.next_seq += 1;
-            state.in_flight += 1;
-            seq
-        };
-        let term = waiting.term;
-        tracing::trace!(target: "corduroy::walk", room = 5, group = %core.group, replica = %core.id, %term, seq, "a proposal goes through the door");
         let body = match &waiting.payload {
             ProposalPayload::Batch(batch) => Body::Batch(batch.clone()),
             ProposalPayload::Internal(bytes) => Body::Internal(bytes.clone()),
         };
-        let ticket = Rc::new(Ticket {
-            seq,
-            term,
-            proposal: RefCell::new(Some(waiting)),
-            head: Cell::new(None),
-            counted: Cell::new(true),
-            written: Cell::new(false),
-            announced: Cell::new(false),
-        });
+        let ticket = self.depart(waiting);
+        let (term, seq) = (ticket.term, ticket.seq);
+        tracing::trace!(target: "corduroy::walk", room = 5, group = %core.group, replica = %core.id, %term, seq, "a proposal goes through the door");
         let answered = {
             let (core, ticket) = (Rc::downgrade(core), ticket.clone());
             CallbackResponder::new(Box::new(move |result| match core.upgrade() {
@@ -209,36 +257,40 @@ impl Door {
     pub(crate) fn admit(&self, core: &Rc<Core>, ticket: &Rc<Ticket>) -> bool {
         let broken = {
             let mut state = self.state.borrow_mut();
-            state.landed(ticket);
-            if ticket.term == state.term && ticket.seq == state.expected {
+            let current = ticket.era.get() == Some(state.era);
+            if current && ticket.seq == state.expected {
                 state.expected += 1;
+                drop(state);
+                self.land(ticket);
                 return true;
             }
-            state.broken || ticket.term != state.term
+            state.broken || !current
         };
-        if let Some(waiting) = ticket.proposal.borrow_mut().take() {
-            if broken {
-                self.later(core, waiting, RefuseReason::Predecessor);
-            } else {
+        let waiting = ticket.proposal.borrow_mut().take();
+        match waiting {
+            Some(waiting) if broken => self.refuse_later(core, ticket, waiting),
+            Some(waiting) => {
                 self.hold(core, waiting);
+                self.land(ticket);
             }
+            None => self.land(ticket),
         }
         self.flow_later(core);
         false
     }
 
     /// Refuses after the log store has returned: an observer may call back into the replica.
-    fn later(&self, core: &Rc<Core>, waiting: Waiting, reason: RefuseReason) {
-        core.env.spawn_local(async move { waiting.refuse(reason) });
+    fn refuse_later(&self, core: &Rc<Core>, ticket: &Rc<Ticket>, waiting: Waiting) {
+        let (core, ticket) = (core.clone(), ticket.clone());
+        let env = core.env.clone();
+        env.spawn_local(async move {
+            waiting.refuse(RefuseReason::Predecessor);
+            core.door.land(&ticket);
+        });
     }
 
     fn hold(&self, core: &Rc<Core>, waiting: Waiting) {
-        let mut state = self.state.borrow_mut();
-        let at = state
-            .held
-            .partition_point(|held| held.order < waiting.order);
-        state.held.insert(at, waiting);
-        drop(state);
+        self.state.borrow_mut().hold(waiting);
         self.recover(core);
     }
 
@@ -249,13 +301,18 @@ impl Door {
         ticket: &Rc<Ticket>,
         result: Option<ClientWriteResult<TypeConfig>>,
     ) {
-        self.state.borrow_mut().landed(ticket);
-        // A void's proposal was taken out of its ticket and waits elsewhere.
+        // A void's proposal was taken out of its ticket and waits, or is refused, elsewhere.
         let Some(waiting) = ticket.proposal.borrow_mut().take() else {
             return;
         };
         let Some(head) = ticket.head.get() else {
-            self.refused(core, waiting, result);
+            let dropped = result.is_none();
+            self.refused(core, ticket, waiting, result);
+            // Only now: what its refusal takes with it has been told.
+            self.land(ticket);
+            if !dropped {
+                self.flow(core);
+            }
             return;
         };
         if matches!(result, Some(Ok(_))) {
@@ -276,6 +333,7 @@ impl Door {
     fn refused(
         &self,
         core: &Rc<Core>,
+        ticket: &Ticket,
         waiting: Waiting,
         result: Option<ClientWriteResult<TypeConfig>>,
     ) {
@@ -288,15 +346,17 @@ impl Door {
                 return;
             }
         };
-        let same_term = waiting.term == self.state.borrow().term;
-        if forward.reason == ForwardReason::LeaseExpired
-            && same_term
-            && core.env.now() < waiting.deadline
-        {
-            self.hold(core, waiting);
-            return;
-        }
+        let (current, broken) = {
+            let state = self.state.borrow();
+            (ticket.era.get() == Some(state.era), state.broken)
+        };
+        let is_early = core.env.now() < waiting.deadline;
         let reason = match forward.reason {
+            ForwardReason::LeaseExpired if current && broken => RefuseReason::Predecessor,
+            ForwardReason::LeaseExpired if current && is_early => {
+                self.hold(core, waiting);
+                return;
+            }
             ForwardReason::LeaseExpired => RefuseReason::LeaseLost,
             ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
                 RefuseReason::NotLeader {
@@ -304,29 +364,30 @@ impl Door {
                 }
             }
         };
-        if same_term {
-            self.break_off(waiting, reason);
+        if current {
+            self.break_off(Some(waiting), reason);
         } else {
             waiting.refuse(reason);
         }
-        self.flow(core);
     }
 
-    /// A refusal for good: whatever waits behind it at the door fails, whatever is in flight
-    /// behind it will be voided.
-    fn break_off(&self, first: Waiting, reason: RefuseReason) {
-        let behind = {
+    /// A refusal for good: with `refused`, whatever waits at the door fails, in the order of the
+    /// calls; whatever is in flight behind it will be voided. The caller then lands what it has.
+    fn break_off(&self, refused: Option<Waiting>, reason: RefuseReason) {
+        let all = {
             let mut state = self.state.borrow_mut();
             state.broken = true;
+            if let Some(refused) = refused {
+                state.hold(refused);
+            }
             std::mem::take(&mut state.held)
         };
-        let follow = match reason {
-            RefuseReason::LeaseLost => RefuseReason::Predecessor,
-            other => other,
-        };
-        first.refuse(reason);
-        for waiting in behind {
-            waiting.refuse(follow);
+        let mut reason = reason;
+        for waiting in all {
+            waiting.refuse(reason);
+            if reason == RefuseReason::LeaseLost {
+                reason = RefuseReason::Predecessor;
+            }
         }
     }
 
@@ -337,14 +398,6 @@ impl Door {
                 let mut state = self.state.borrow_mut();
                 if state.recovering || state.held.is_empty() {
                     return;
-                }
-                if state.broken {
-                    if state.in_flight > 0 {
-                        return;
-                    }
-                    // Nothing is in flight: the numbers may start anew without swapping anything.
-                    state.broken = false;
-                    state.expected = state.next_seq;
                 }
                 if state.in_flight >= core.config.propose_window {
                     return;
@@ -378,59 +431,55 @@ impl Door {
         let env = core.env.clone();
         env.spawn_local(async move {
             let verdict = core.door.confirm(&core).await;
-            let held = {
-                let mut state = core.door.state.borrow_mut();
-                state.recovering = false;
-                match verdict {
-                    Ok(()) => {
-                        // `confirm` saw nothing in flight: see `flow`.
-                        state.expected = state.next_seq;
-                        VecDeque::new()
-                    }
-                    Err(_) => {
-                        state.broken = true;
-                        std::mem::take(&mut state.held)
-                    }
-                }
-            };
+            core.door.state.borrow_mut().recovering = false;
             if let Err(reason) = verdict {
-                let mut reason = reason;
-                for waiting in held {
-                    waiting.refuse(reason);
-                    if reason == RefuseReason::LeaseLost {
-                        reason = RefuseReason::Predecessor;
-                    }
-                }
+                core.door.break_off(None, reason);
+                core.door.state.borrow_mut().settle();
             }
             core.door.flow(&core);
         });
     }
 
-    /// Waits until nothing is in flight and a majority has confirmed this leader.
+    /// Waits until nothing is in flight and a majority has confirmed this leader. Nothing goes
+    /// through the door meanwhile.
     async fn confirm(&self, core: &Rc<Core>) -> Result<(), RefuseReason> {
-        let deadline = {
-            let state = self.state.borrow();
-            state
-                .held
-                .front()
-                .map_or_else(|| core.env.now(), |first| first.deadline)
-        };
-        while self.state.borrow().in_flight > 0 {
-            if self.state.borrow().stopped {
-                return Err(RefuseReason::Stopped);
-            }
-            tokio::task::yield_now().await;
-        }
+        self.until_empty().await;
         loop {
-            let Some(term) = self.state.borrow().held.front().map(|first| first.term) else {
-                return Ok(());
+            let (term, deadline) = {
+                let state = self.state.borrow();
+                if state.stopped {
+                    return Err(RefuseReason::Stopped);
+                }
+                match state.held.front() {
+                    Some(first) => (first.term, first.deadline),
+                    None => return Ok(()),
+                }
             };
-            match core.confirm_leadership(term).await {
+            let verdict = core.confirm_leadership(term).await;
+            if self.state.borrow().term != term {
+                continue;
+            }
+            match verdict {
                 Ok(()) => return Ok(()),
                 Err(Some(reason)) => return Err(reason),
                 Err(None) if core.env.now() >= deadline => return Err(RefuseReason::LeaseLost),
                 Err(None) => core.env.sleep(core.config.reconnect_min).await,
             }
+        }
+    }
+
+    /// Ends when nothing is in flight, or the replica stops. openraft may take as long as a slow
+    /// disk to answer.
+    async fn until_empty(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            {
+                let state = self.state.borrow();
+                if state.in_flight == 0 || state.stopped {
+                    return;
+                }
+            }
+            emptied.await;
         }
     }
 
@@ -441,6 +490,7 @@ impl Door {
             state.stopped = true;
             std::mem::take(&mut state.held)
         };
+        self.emptied.notify_waiters();
         for waiting in held {
             waiting.refuse(RefuseReason::Stopped);
         }
@@ -448,11 +498,17 @@ impl Door {
 
     /// A restarted instance begins a new order: nothing of the old one is in flight.
     pub(crate) fn restart(&self) {
-        let mut state = self.state.borrow_mut();
-        state.stopped = false;
-        state.broken = false;
-        state.in_flight = 0;
-        state.expected = state.next_seq;
+        let held = {
+            let mut state = self.state.borrow_mut();
+            state.stopped = false;
+            let term = state.term;
+            state.begin(term)
+        };
+        self.emptied.notify_waiters();
+        for waiting in held {
+            // It leads again only in a new term (law 2).
+            waiting.refuse(RefuseReason::NotLeader { leader: None });
+        }
     }
 }
 
@@ -498,3 +554,6 @@ pub(crate) fn void() -> Bytes {
 fn leader_node(forward: &ForwardToLeader<TypeConfig>) -> Option<NodeId> {
     forward.leader_node.map(|leader| leader.node)
 }
+
+#[cfg(test)]
+mod tests;

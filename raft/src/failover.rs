@@ -7,15 +7,16 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use corduroy_record::{NodeId, ReplicaId};
 use futures::FutureExt;
 use futures::future::join_all;
 use openraft::raft::TransferLeaderRequest;
 
-use crate::replica_core::{Core, Role};
+use crate::replica_core::{Core, Lost, Role};
 use crate::shard::ShardInner;
-use crate::types::LogId;
+use crate::types::{LogId, Raft, RaftVote};
 use crate::wire::{Message, Route, SurveyAsk, SurveyState};
 
 /// After this many attempts openraft's own election timeouts take over.
@@ -28,11 +29,14 @@ pub(crate) fn node_down(shard: &Rc<ShardInner>, node: NodeId) {
             continue;
         }
         core.wake();
+        let Some(vote) = core.vote() else { continue };
+        let leader = vote.leader_id.voted_for;
+        if core.node_of(leader) == Some(node) {
+            // It stays lost when the node is up again a moment later, for its process may have
+            // restarted, until it speaks as that leader.
+            core.note_leader_lost(leader, vote.leader_id.term, Lost::Detected);
+        }
         if core.leader_node().is_none_or(|leader| leader == node) {
-            if let Some(vote) = core.vote() {
-                // It stays lost when the node is up again a moment later: its process restarted.
-                core.note_leader_lost(vote.leader_id.voted_for, vote.leader_id.term);
-            }
             start(shard, &core);
         }
     }
@@ -78,7 +82,7 @@ pub(crate) fn start(shard: &Rc<ShardInner>, core: &Rc<Core>) {
             let share = core
                 .env
                 .random_below(core.config.failover_retry.as_micros() as u64 + 1);
-            let stagger = std::time::Duration::from_micros(share) * (attempt.min(4) + 1);
+            let stagger = Duration::from_micros(share) * (attempt.min(4) + 1);
             core.env.sleep(core.config.failover_retry + stagger).await;
         }
         core.failover_running.set(false);
@@ -272,12 +276,14 @@ pub(crate) async fn campaign(core: &Rc<Core>) {
         let _ = raft.trigger().elect(false).await;
         return;
     }
+    campaign_as(core, &raft, vote, core.config.failover_retry).await;
+}
+
+/// Campaigns as the one to whom the leader of `vote` hands over, if the log is flushed in time.
+pub(crate) async fn campaign_as(core: &Core, raft: &Raft, vote: RaftVote, flush_max: Duration) {
     let request = TransferLeaderRequest::new(vote, core.id.get(), None);
     // It first waits until the log is flushed; a new attempt supersedes it.
-    let flushed = tokio::time::timeout(
-        core.config.failover_retry,
-        raft.handle_transfer_leader(request),
-    );
+    let flushed = tokio::time::timeout(flush_max, raft.handle_transfer_leader(request));
     if !matches!(flushed.await, Ok(Ok(Ok(())))) {
         // After a restart openraft does not know its vote as flushed: the plain way.
         let _ = raft.trigger().elect(false).await;

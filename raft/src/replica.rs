@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use corduroy_record::{GroupId, LogIndex, NodeId, ReplicaId};
 use corduroy_storage::Log;
-use openraft::raft::TransferLeaderRequest;
 use openraft_rt::WatchReceiver;
 use tokio::time::Instant;
 
 use crate::barrier::{NotLeader, read_barrier};
 use crate::error::RaftError;
+use crate::failover;
 use crate::members;
 use crate::proposal::{Proposal, ProposalObserver};
 use crate::replica_core::{Core, ReplicaView};
@@ -38,6 +38,11 @@ impl fmt::Debug for Replica {
 impl Replica {
     pub(crate) fn new(core: Rc<Core>) -> Replica {
         Replica { core }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> Rc<Core> {
+        self.core.clone()
     }
 
     /// What this replica is right now.
@@ -208,8 +213,7 @@ impl Replica {
             return Ok(());
         }
         // openraft refuses writes until somebody wins: this leader campaigns itself.
-        let own = TransferLeaderRequest::new(vote, core.id.get(), None);
-        let _ = raft.handle_transfer_leader(own).await;
+        failover::campaign_as(core, &raft, vote, core.config.transfer_max).await;
         Err(RaftError::Timeout("transferring the leadership"))
     }
 
@@ -267,6 +271,11 @@ impl Replica {
         catch_up_max: Duration,
     ) -> Result<(), RaftError> {
         members::change_members(self, &self.core, voters, learners, catch_up_max).await
+    }
+
+    /// The machine's tables as of the last applied entry, for whoever compares replicas.
+    pub fn tables(&self) -> bytes::Bytes {
+        self.core.machine.borrow().tables()
     }
 
     /// The log, for reading.

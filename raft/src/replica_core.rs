@@ -14,6 +14,7 @@ use openraft::type_config::alias::WatchReceiverOf;
 use openraft::{ReadPolicy, ServerState};
 use openraft_rt::WatchReceiver;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::awake::AwakeSet;
@@ -54,8 +55,8 @@ pub struct ReplicaView {
     /// This replica leads and has applied the blank entry of its own term: from here on its high
     /// watermark and tables are current (law 14).
     pub leader_ready: bool,
-    /// This replica leads and has heard a majority within its lease. While a group sleeps, the
-    /// failure detector stands in for the lease.
+    /// This replica leads and has heard a majority within its lease. While a group sleeps, and
+    /// until it has had time to hear one after that, the failure detector stands in for the lease.
     pub lease_valid: bool,
     /// The newest term of which an entry is committed: the leader epoch that clients may see.
     pub epoch: LeaderEpoch,
@@ -86,6 +87,15 @@ impl Instance {
             raft,
         }
     }
+}
+
+/// Why a leader counts as gone in a term although its node may be up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// It said so itself, or restarted: it never leads in that term again (law 2).
+    Said,
+    /// The detector held its node down. It may have been wrong: the leader's word takes it back.
+    Detected,
 }
 
 /// A follower that lost log it had acknowledged, and what it must hold before it votes (law 8).
@@ -125,14 +135,17 @@ pub(crate) struct Core {
     pub(crate) storage_error: RefCell<Option<String>>,
     pub(crate) disk_full: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
+    /// `stopped` was set.
+    pub(crate) stopping: Notify,
+    /// Watches the instance, from the replica's opening until it has stopped.
+    pub(crate) supervisor: RefCell<Option<JoinHandle<()>>>,
     pub(crate) touched_at: Cell<Instant>,
     pub(crate) sleep: Cell<Sleep>,
     pub(crate) awake: Rc<AwakeSet>,
     /// Until then the detector stands in for the lease: the group has just been woken.
     pub(crate) stand_in_until: Cell<Instant>,
-    /// The term whose leader is known to lead no more although its node may be up: it restarted,
-    /// or said so itself.
-    pub(crate) lost_term: Cell<Option<u64>>,
+    /// The term whose leader leads no more although its node may be up, and how this is known.
+    pub(crate) lost: Cell<Option<(u64, Lost)>>,
     /// When a leader's append or beat came last.
     pub(crate) leader_heard_at: Cell<Instant>,
     /// "The leader of that term ordered that replica to campaign" (law 12).
@@ -248,7 +261,7 @@ impl Core {
         let Some(vote) = self.vote().filter(|vote| vote.committed) else {
             return false;
         };
-        if self.lost_term.get() == Some(vote.leader_id.term) {
+        if self.is_lost(vote.leader_id.term) {
             return true;
         }
         if vote.leader_id.voted_for == self.id.get() {
@@ -260,16 +273,35 @@ impl Core {
     }
 
     /// The leader of `term` leads no more; `false` if this replica knew, or is past that term.
-    pub(crate) fn note_leader_lost(&self, leader: u64, term: u64) -> bool {
-        let current = self.vote().is_some_and(|vote| {
-            vote.committed && vote.leader_id.term == term && vote.leader_id.voted_for == leader
-        });
-        current && !self.is_leader() && self.lost_term.replace(Some(term)) != Some(term)
+    pub(crate) fn note_leader_lost(&self, leader: u64, term: u64, how: Lost) -> bool {
+        let current = self.vote() == Some(RaftVote::new_committed(term, leader));
+        if !current || self.is_leader() {
+            return false;
+        }
+        let knew = self.is_lost(term);
+        if !knew || how == Lost::Said {
+            self.lost.set(Some((term, how)));
+        }
+        !knew
     }
 
-    /// A leader spoke.
-    pub(crate) fn leader_heard(&self) {
+    fn is_lost(&self, term: u64) -> bool {
+        self.lost.get().is_some_and(|(lost, _)| lost == term)
+    }
+
+    /// A leader spoke. Whoever took it for dead was wrong (law 12), unless the detector still
+    /// holds its node down: then these are words from before.
+    pub(crate) fn leader_heard(&self, vote: &RaftVote) {
         self.leader_heard_at.set(self.env.now());
+        let leader = vote.leader_id.voted_for;
+        if self.lost.get() == Some((vote.leader_id.term, Lost::Detected))
+            && self.vote().as_ref() == Some(vote)
+            && self
+                .node_of(leader)
+                .is_some_and(|node| !self.nodes.is_down(node))
+        {
+            self.lost.set(None);
+        }
     }
 
     /// All members: id, node, whether it votes.
@@ -339,7 +371,9 @@ impl Core {
         if !self.is_leader() {
             return false;
         }
-        if self.is_asleep() {
+        // Law 12. A woken leader asks for a majority's word at once; until it has had time to
+        // come, what openraft last noted is as old as the sleep.
+        if self.is_asleep() || self.env.now() < self.stand_in_until.get() {
             return self.majority_up();
         }
         // A leader that is its own quorum needs nobody's acknowledgement, and gets none: what
@@ -449,6 +483,20 @@ impl Core {
                 Err(None)
             }
             Ok(Err(RaftError::Fatal(_))) => Err(Some(RefuseReason::Stopped)),
+        }
+    }
+
+    /// The replica takes nothing more.
+    pub(crate) fn set_stopped(&self) {
+        self.stopped.set(true);
+        self.stopping.notify_waiters();
+    }
+
+    /// Ends when the replica stops.
+    pub(crate) async fn until_stopped(&self) {
+        let stopping = self.stopping.notified();
+        if !self.stopped.get() {
+            stopping.await;
         }
     }
 

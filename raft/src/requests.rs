@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use bytes::Bytes;
+use corduroy_env::planted::{self, Bug};
 use corduroy_record::{Batch, GroupId, LogIndex, NodeId, Offset, Term};
 use corduroy_storage::{EntryHead, EntryKind};
 use futures::FutureExt;
@@ -17,7 +18,7 @@ use openraft::raft::{
 use crate::counts::Counts;
 use crate::failover;
 use crate::machine::snapshot_from_parts;
-use crate::replica_core::{Core, Revert};
+use crate::replica_core::{Core, Lost, Revert};
 use crate::shard::{ForwardedFrame, ShardInner};
 use crate::transport::{ReplyPath, Requests};
 use crate::types::{
@@ -37,6 +38,7 @@ const ANONYMOUS: NodeId = NodeId::new(-1);
 
 /// A snapshot that is arriving.
 pub(crate) struct Assembly {
+    node: NodeId,
     from: u64,
     last: crate::wire::WireLogId,
     received: u64,
@@ -55,7 +57,7 @@ impl Requests for ShardInner {
             Message::Beats(beats) => self.beats(from, beats, reply),
             Message::Vote(ask) => self.vote(from, ask, reply),
             Message::Transfer(ask) => self.transfer(ask, reply),
-            Message::Snapshot(chunk) => self.snapshot(chunk, payload, reply),
+            Message::Snapshot(chunk) => self.snapshot(from, chunk, payload, reply),
             Message::Survey(asks) => {
                 let here = self.split(from, asks, |ask| &ask.route, Message::Survey);
                 for ask in here {
@@ -122,6 +124,10 @@ impl Requests for ShardInner {
 
     fn forward(&self, shard: u16, from: NodeId, frame: Frame) {
         (self.hooks.forward)(shard, ForwardedFrame { from, frame });
+    }
+
+    fn connection_lost(&self, from: NodeId) {
+        self.drop_assemblies_of(from);
     }
 }
 
@@ -201,7 +207,7 @@ impl ShardInner {
             }
         };
         core.touch();
-        core.leader_heard();
+        core.leader_heard(&request.vote);
         Some(Box::pin(async move {
             let outcome = outcome_of(raft.append_entries(request).await);
             reply.send(
@@ -240,9 +246,10 @@ impl ShardInner {
             }
             // A beat is no traffic, but it says that the leader is awake.
             core.wake();
-            core.leader_heard();
+            let vote: RaftVote = beat.vote.into();
+            core.leader_heard(&vote);
             let request = AppendEntriesRequest {
-                vote: beat.vote.into(),
+                vote,
                 prev_log_id: beat.prev.map(Into::into),
                 entries: Vec::new(),
                 leader_commit: beat.commit.map(Into::into),
@@ -354,7 +361,13 @@ impl ShardInner {
         }))
     }
 
-    fn snapshot(&self, chunk: SnapshotChunk, payload: Bytes, reply: ReplyPath) -> Work {
+    fn snapshot(
+        &self,
+        from: NodeId,
+        chunk: SnapshotChunk,
+        payload: Bytes,
+        reply: ReplyPath,
+    ) -> Work {
         let call = chunk.call;
         let answer = move |reply: &ReplyPath, vote: Option<WireVote>, received| {
             let answer = SnapshotAnswer {
@@ -380,6 +393,7 @@ impl ShardInner {
                 assemblies.insert(
                     core.group,
                     Assembly {
+                        node: from,
                         from: chunk.route.from,
                         last: chunk.last,
                         received: 0,
@@ -429,10 +443,19 @@ impl ShardInner {
         }))
     }
 
+    /// What `node` had begun to send will not go on: whoever sends a snapshot begins anew.
+    pub(crate) fn drop_assemblies_of(&self, node: NodeId) {
+        self.assemblies
+            .borrow_mut()
+            .retain(|_, assembly| assembly.node != node);
+    }
+
     fn answer_survey(&self, ask: SurveyAsk) -> SurveyAnswer {
         let state = self.target(&ask.route).and_then(|core| {
             core.wake();
-            if ask.route.from == ask.leader && core.note_leader_lost(ask.leader, ask.term) {
+            if ask.route.from == ask.leader
+                && core.note_leader_lost(ask.leader, ask.term, Lost::Said)
+            {
                 // The leader itself asks: it has restarted (law 2).
                 self.leader_lost(&core);
             }
@@ -505,7 +528,7 @@ impl ShardInner {
         };
         core.wake();
         if let Some(term) = note.resigned
-            && core.note_leader_lost(note.route.from, term)
+            && core.note_leader_lost(note.route.from, term, Lost::Said)
         {
             self.leader_lost(&core);
         }
@@ -638,7 +661,9 @@ pub(crate) fn decode_append(
             WireKind::Batch { head } => {
                 let batch = Batch::from_parts(head, bytes).map_err(|_| "a batch that is none")?;
                 let header = *batch.header();
-                if header.base_offset.get() != wire.base_offset || header.last_offset_delta < 0 {
+                let is_stamped = header.base_offset.get() == wire.base_offset
+                    || planted::is(Bug::OffsetAtPropose);
+                if !is_stamped || header.last_offset_delta < 0 {
                     return Err("a batch that was not stamped for its place");
                 }
                 let records = header.last_offset_delta as u32 + 1;
@@ -676,3 +701,8 @@ pub(crate) fn decode_append(
 
 /// Snapshots that are arriving, by group.
 pub(crate) type Assemblies = HashMap<GroupId, Assembly>;
+
+/// Bytes of them that are here.
+pub(crate) fn assembling_bytes(assemblies: &Assemblies) -> u64 {
+    assemblies.values().map(|assembly| assembly.received).sum()
+}

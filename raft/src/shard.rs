@@ -29,7 +29,7 @@ use crate::nodes::Nodes;
 use crate::progress::Progress;
 use crate::replica::Replica;
 use crate::replica_core::{Core, Instance, Revert, Role, Sleep};
-use crate::requests::Assemblies;
+use crate::requests::{Assemblies, assembling_bytes};
 use crate::runtime::seed_randomness;
 use crate::state_machine::StateMachine;
 use crate::supervisor;
@@ -106,6 +106,8 @@ pub struct RaftMetrics {
     pub streams_refused: u64,
     /// Bytes queued on this shard's connections to other nodes, right now.
     pub queued_bytes: usize,
+    /// Bytes of snapshots that have arrived in part.
+    pub assembling_bytes: u64,
 }
 
 /// One shard's Raft. Clone = another handle.
@@ -154,6 +156,11 @@ impl ShardInner {
         )
         .await
         .map_err(|error| RaftError::Start(error.to_string()))?;
+        if core.stopped.get() {
+            // Closed meanwhile: the log may have a next owner. Nothing of this has run.
+            let _ = raft.shutdown().await;
+            return Err(RaftError::Stopped);
+        }
         if core.no_vote() {
             raft.runtime_config().elect(false);
         }
@@ -246,11 +253,13 @@ impl RaftShard {
             storage_error: RefCell::new(None),
             disk_full: Cell::new(false),
             stopped: Cell::new(false),
+            stopping: Notify::new(),
+            supervisor: RefCell::new(None),
             touched_at: Cell::new(now),
             sleep: Cell::new(Sleep::Awake),
             awake: inner.awake.clone(),
             stand_in_until: Cell::new(now),
-            lost_term: Cell::new(None),
+            lost: Cell::new(None),
             leader_heard_at: Cell::new(now),
             ordered: Cell::new(None),
             revert: Cell::new(if flagged {
@@ -281,6 +290,7 @@ impl RaftShard {
         let core = self.inner.replicas.borrow_mut().remove(&group);
         if let Some(core) = core {
             self.inner.awake.remove(group);
+            self.inner.assemblies.borrow_mut().remove(&group);
             supervisor::stop(&core).await;
         }
     }
@@ -288,6 +298,13 @@ impl RaftShard {
     /// The replica of `group` on this shard.
     pub fn replica(&self, group: GroupId) -> Option<Replica> {
         self.inner.core(group).map(Replica::new)
+    }
+
+    /// All replicas on this shard, by group.
+    pub fn replicas(&self) -> Vec<Replica> {
+        let mut cores = self.inner.cores();
+        cores.sort_by_key(|core| core.group);
+        cores.into_iter().map(Replica::new).collect()
     }
 
     /// The groups whose replicas here are awake. Nothing about the others changes by itself.
@@ -317,6 +334,7 @@ impl RaftShard {
     /// The failure detector holds `node` down.
     pub fn node_down(&self, node: NodeId) {
         if self.inner.nodes.set_down(node) {
+            self.inner.drop_assemblies_of(node);
             failover::node_down(&self.inner, node);
         }
     }
@@ -366,6 +384,7 @@ impl RaftShard {
             misdirected: board.counts.misdirected.get(),
             streams_refused: board.counts.streams_refused.get(),
             queued_bytes: board.queued_bytes(),
+            assembling_bytes: assembling_bytes(&self.inner.assemblies.borrow()),
             ..RaftMetrics::default()
         };
         for core in self.inner.replicas.borrow().values() {
@@ -391,6 +410,7 @@ impl RaftShard {
         for core in cores {
             supervisor::stop(&core).await;
         }
+        self.inner.assemblies.borrow_mut().clear();
         self.inner.board.close();
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! A storage error never restarts (law 3): after a failed flush the pages may read as clean.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use corduroy_record::{NodeId, ReplicaId, Term};
 use corduroy_storage::StorageError;
 use openraft_rt::WatchReceiver;
 
+use crate::error::RaftError;
 use crate::failover;
 use crate::replica_core::{Core, Revert, Role};
 use crate::shard::ShardInner;
@@ -28,42 +29,49 @@ struct Told {
 }
 
 pub(crate) fn spawn(shard: &Rc<ShardInner>, core: &Rc<Core>) {
-    let (shard, core) = (Rc::downgrade(shard), core.clone());
-    let env = core.env.clone();
-    env.spawn_local(async move {
-        let mut pause = RESTART_PAUSE_MIN;
-        loop {
-            watch(&core, &shard).await;
-            let Some(shard) = shard.upgrade() else { return };
-            if core.stopped.get() || shard.closed.get() {
-                return;
-            }
-            let reason = core.storage_error.borrow().clone();
-            if let Some(reason) = reason {
+    let task = core
+        .env
+        .spawn_local(supervise(Rc::downgrade(shard), core.clone()));
+    *core.supervisor.borrow_mut() = Some(task);
+}
+
+async fn supervise(shard: Weak<ShardInner>, core: Rc<Core>) {
+    let mut pause = RESTART_PAUSE_MIN;
+    loop {
+        watch(&core, &shard).await;
+        let Some(shard) = shard.upgrade() else { return };
+        if core.stopped.get() || shard.closed.get() {
+            return;
+        }
+        let reason = core.storage_error.borrow().clone();
+        if let Some(reason) = reason {
+            give_up(&core, reason);
+            return;
+        }
+        shard.restarts.set(shard.restarts.get() + 1);
+        tracing::error!(
+            group = %core.group, replica = %core.id, disk_full = core.disk_full.get(),
+            "a replica ended unexpectedly and is restarted"
+        );
+        tokio::select! {
+            () = core.env.sleep(pause) => {}
+            () = core.until_stopped() => return,
+        }
+        pause = (pause * 2).min(RESTART_PAUSE_MAX);
+        match restart(&shard, &core).await {
+            Ok(()) => {}
+            Err(Restart::Stopped) => return,
+            Err(Restart::DiskFull) => core.disk_full.set(true),
+            Err(Restart::Failed(reason)) => {
                 give_up(&core, reason);
                 return;
             }
-            shard.restarts.set(shard.restarts.get() + 1);
-            tracing::error!(
-                group = %core.group, replica = %core.id, disk_full = core.disk_full.get(),
-                "a replica ended unexpectedly and is restarted"
-            );
-            core.env.sleep(pause).await;
-            pause = (pause * 2).min(RESTART_PAUSE_MAX);
-            match restart(&shard, &core).await {
-                Ok(()) => {}
-                Err(Restart::DiskFull) => core.disk_full.set(true),
-                Err(Restart::Failed(reason)) => {
-                    give_up(&core, reason);
-                    return;
-                }
-            }
         }
-    });
+    }
 }
 
 /// Follows the instance until it ends.
-async fn watch(core: &Rc<Core>, shard: &std::rc::Weak<ShardInner>) {
+async fn watch(core: &Rc<Core>, shard: &Weak<ShardInner>) {
     let Some(raft) = core.raft() else { return };
     let mut server = raft.server_metrics();
     let driver = core.driver.borrow().clone();
@@ -82,6 +90,7 @@ async fn watch(core: &Rc<Core>, shard: &std::rc::Weak<ShardInner>) {
                 }
             }
             () = driver.until_gone() => return,
+            () = core.until_stopped() => return,
         }
     }
 }
@@ -126,7 +135,7 @@ fn tell(core: &Rc<Core>, told: &mut Told) {
 fn give_up(core: &Rc<Core>, reason: String) {
     tracing::error!(group = %core.group, replica = %core.id, reason, "a replica has stopped");
     core.resign();
-    core.stopped.set(true);
+    core.set_stopped();
     core.awake.remove(core.group);
     core.set_instance(None);
     core.door.stop();
@@ -145,6 +154,15 @@ async fn restart(shard: &Rc<ShardInner>, core: &Rc<Core>) -> Result<(), Restart>
     }
     core.progress.follow();
     core.ready_term.set(None);
+    tokio::select! {
+        biased;
+        // From here on nothing runs that would have to be ended.
+        () = core.until_stopped() => Err(Restart::Stopped),
+        rebuilt = rebuild(shard, core) => rebuilt,
+    }
+}
+
+async fn rebuild(shard: &Rc<ShardInner>, core: &Rc<Core>) -> Result<(), Restart> {
     // Law 3: everything that was appended is durable before openraft sees the log again.
     core.log.flush().await.map_err(|error| match error {
         StorageError::DiskFull => Restart::DiskFull,
@@ -152,13 +170,11 @@ async fn restart(shard: &Rc<ShardInner>, core: &Rc<Core>) -> Result<(), Restart>
     })?;
     core.disk_full.set(false);
     core.door.restart();
-    shard
-        .start(core)
-        .await
-        .map_err(|error| match core.disk_full.get() {
-            true => Restart::DiskFull,
-            false => Restart::Failed(error.to_string()),
-        })
+    shard.start(core).await.map_err(|error| match error {
+        RaftError::Stopped => Restart::Stopped,
+        _ if core.disk_full.get() => Restart::DiskFull,
+        error => Restart::Failed(error.to_string()),
+    })
 }
 
 /// Why a restart did not succeed.
@@ -166,16 +182,24 @@ enum Restart {
     /// Tried again until there is room.
     DiskFull,
     Failed(String),
+    /// The replica was closed meanwhile.
+    Stopped,
 }
 
-/// Stops a replica for good.
+/// Stops a replica for good. When it returns, nothing of it touches the log any more: whoever
+/// closes a replica may open the log for the next one.
 pub(crate) async fn stop(core: &Rc<Core>) {
-    core.stopped.set(true);
+    core.set_stopped();
     core.door.stop();
     core.progress.follow();
     core.applied_changed.notify_waiters();
     if let Some(raft) = core.set_instance(None) {
         let _ = raft.shutdown().await;
+    }
+    let supervisor = core.supervisor.borrow_mut().take();
+    if let Some(supervisor) = supervisor {
+        // It may be in the middle of a restart, which it then gives up.
+        let _ = supervisor.await;
     }
     debug_assert!(core.role() == Role::Stopped);
 }

@@ -137,6 +137,41 @@ fn a_follower_that_alone_misses_the_leader_deposes_nobody() {
     });
 }
 
+/// Law 12: who once missed the leader for a moment, and has heard it since, does not help to depose
+/// it later.
+#[test]
+fn a_leader_that_was_missed_before_and_is_heard_again_is_not_deposed() {
+    run(async {
+        let (cluster, leader) = Cluster::led(3, without_fallback()).await;
+        cluster.commit(&["a"]).await;
+        cluster.agree().await;
+        let view = cluster.replica(leader).view();
+        let followers: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();
+        // Of equal logs the higher id campaigns: it is the one that misses the leader last.
+        let (first, second) = (followers[0], followers[1]);
+        let holds_down = |id: i32, down: bool| {
+            let detector = cluster.nodes[&id].detector();
+            (detector.is_down(NodeId::new(leader)) == down).then_some(())
+        };
+        cluster.links.cut(leader, first);
+        wait_for("the first to miss the leader", || holds_down(first, true)).await;
+        cluster.links.heal_all();
+        wait_for("the first to hear it again", || holds_down(first, false)).await;
+        cluster.commit(&["b"]).await;
+        cluster.agree().await;
+        cluster.links.cut(leader, second);
+        wait_for("the second to miss the leader", || holds_down(second, true)).await;
+        // Many attempts of a failover, if anybody agreed.
+        tokio::time::sleep(cluster.config.failover_retry * 15).await;
+        let after = cluster.replica(leader).view();
+        assert_eq!((after.role, after.term), (Role::Leader, view.term));
+        cluster.commit(&["c"]).await;
+        cluster.links.heal_all();
+        assert_eq!(cluster.agree().await, ["a", "b", "c"]);
+        assert_eq!(cluster.replica(leader).view().term, view.term);
+    });
+}
+
 #[test]
 fn the_isr_drops_a_dead_node_at_once_and_takes_it_back() {
     run(async {
@@ -278,6 +313,29 @@ fn a_transfer_to_a_node_that_is_gone_leaves_a_leader_that_writes() {
             .await;
         assert_eq!(unknown, Err(RaftError::NoTarget));
         assert!(cluster.propose(leader, batch("c")).wait().await != harness_refused());
+    });
+}
+
+/// The target never answers, and the disk does not finish what the leader has written: neither
+/// keeps the caller waiting.
+#[test]
+fn a_transfer_ends_in_time_although_the_leaders_disk_does_not() {
+    run(async {
+        let mut config = without_fallback();
+        config.transfer_max = Duration::from_millis(100);
+        let (cluster, leader) = Cluster::led(3, config).await;
+        cluster.commit(&["a"]).await;
+        cluster.agree().await;
+        let target = cluster.other_than(leader);
+        cluster.links.cut(leader, target);
+        cluster.nodes[&leader].stall_disk();
+        let unflushed = cluster.propose(leader, batch("b"));
+        wait_for("the write", || unflushed.appended()).await;
+        let moved = cluster
+            .replica(leader)
+            .transfer_leader(Some(replica_id(target)))
+            .await;
+        assert!(matches!(moved, Err(RaftError::Timeout(_))), "{moved:?}");
     });
 }
 

@@ -6,8 +6,8 @@ mod harness;
 
 use std::time::Duration;
 
-use corduroy_raft::{RaftConfig, Role};
-use harness::{Cluster, run, test_config, wait_for};
+use corduroy_raft::{ProposalOutcome, RaftConfig, Role};
+use harness::{Cluster, batch, run, test_config, wait_for};
 
 fn sleepy() -> RaftConfig {
     RaftConfig {
@@ -128,5 +128,52 @@ fn a_read_barrier_wakes_a_sleeping_group() {
             .read_barrier()
             .await
             .expect("still the leader");
+    });
+}
+
+/// Law 12: what the leader last heard of a majority is as old as the sleep; the detector stands in
+/// until it has heard one again. The first writer wakes the group, the second comes right behind.
+#[test]
+fn a_woken_leader_takes_the_writes_of_all_who_come_at_once() {
+    run(async {
+        let (cluster, _) = Cluster::led(3, sleepy()).await;
+        cluster.commit(&["a"]).await;
+        let leader = asleep(&cluster).await;
+        // Longer than any lease.
+        tokio::time::sleep(cluster.config.election_max * 2).await;
+        let write = |value: &'static str| {
+            let view = cluster.replica(leader).view();
+            assert!(view.lease_valid, "{value}: what a writer looks at first");
+            cluster.propose(leader, batch(value))
+        };
+        let first = write("b");
+        assert!(!cluster.replica(leader).is_asleep());
+        let second = write("c");
+        for ticket in [first, second] {
+            let outcome = ticket.wait().await;
+            assert!(
+                matches!(outcome, ProposalOutcome::Applied(_)),
+                "{outcome:?}"
+            );
+        }
+        assert_eq!(cluster.agree().await, ["a", "b", "c"]);
+    });
+}
+
+#[test]
+fn a_woken_leader_without_its_majority_has_no_lease() {
+    run(async {
+        let (mut cluster, _) = Cluster::led(3, sleepy()).await;
+        cluster.commit(&["a"]).await;
+        let leader = asleep(&cluster).await;
+        for id in (1..=3).filter(|id| *id != leader) {
+            cluster.kill(id).await;
+        }
+        // Each of their deaths wakes it, the last one well within the time that a lease lasts.
+        wait_for("the lease to end", || {
+            (!cluster.replica(leader).view().lease_valid).then_some(())
+        })
+        .await;
+        assert!(!cluster.replica(leader).is_asleep());
     });
 }

@@ -6,10 +6,10 @@ mod harness;
 
 use std::time::Duration;
 
-use corduroy_raft::RaftError;
+use corduroy_raft::{RaftConfig, RaftError};
 use corduroy_record::NodeId;
 use corduroy_storage::LogConfig;
-use harness::{Cluster, replica_id, run, test_config};
+use harness::{Cluster, replica_id, run, test_config, wait_for};
 
 fn members(ids: &[i32]) -> Vec<(corduroy_record::ReplicaId, NodeId)> {
     ids.iter()
@@ -98,37 +98,43 @@ fn a_leader_that_is_to_leave_hands_over_first() {
     });
 }
 
+/// Three members with large tables, a fourth node, and a leader whose log begins at a snapshot.
+async fn purged(mut config: RaftConfig) -> (Cluster, i32) {
+    config.snapshot_chunk_bytes = 10_000;
+    let mut cluster = Cluster::new(4, config);
+    for node in cluster.nodes.values_mut() {
+        node.log_config = LogConfig {
+            segment_bytes: 2048,
+            ..LogConfig::default()
+        };
+        node.padding_bytes = 105_000;
+    }
+    for id in 1..=4 {
+        cluster.start(id).await;
+    }
+    cluster.form(&[1, 2, 3]).await;
+    let leader = cluster.leader(&[1, 2, 3]).await;
+    for n in 0..60 {
+        cluster.commit(&[&n.to_string()]).await;
+    }
+    let replica = cluster.replica(leader);
+    let boundary = replica
+        .log()
+        .segment_boundaries()
+        .last()
+        .expect("segments")
+        .first_index;
+    let before = corduroy_record::LogIndex::new(boundary.get() - 1);
+    replica.purge_to(before).await.expect("saved tables");
+    assert!(replica.log().state().log_start.index > corduroy_record::LogIndex::new(0));
+    (cluster, leader)
+}
+
 #[test]
 fn a_learner_behind_the_purge_point_gets_large_tables_in_chunks() {
     run(async {
-        let mut config = test_config();
-        config.snapshot_chunk_bytes = 10_000;
-        let mut cluster = Cluster::new(4, config);
-        for node in cluster.nodes.values_mut() {
-            node.log_config = LogConfig {
-                segment_bytes: 2048,
-                ..LogConfig::default()
-            };
-            node.padding_bytes = 105_000;
-        }
-        for id in 1..=4 {
-            cluster.start(id).await;
-        }
-        cluster.form(&[1, 2, 3]).await;
-        let leader = cluster.leader(&[1, 2, 3]).await;
-        for n in 0..60 {
-            cluster.commit(&[&n.to_string()]).await;
-        }
+        let (cluster, leader) = purged(test_config()).await;
         let replica = cluster.replica(leader);
-        let boundary = replica
-            .log()
-            .segment_boundaries()
-            .last()
-            .expect("segments")
-            .first_index;
-        let before = corduroy_record::LogIndex::new(boundary.get() - 1);
-        replica.purge_to(before).await.expect("saved tables");
-        assert!(replica.log().state().log_start.index > corduroy_record::LogIndex::new(0));
         change(&cluster, &[1, 2, 3, 4]).await;
         cluster.commit(&["end"]).await;
         cluster.agree().await;
@@ -137,5 +143,66 @@ fn a_learner_behind_the_purge_point_gets_large_tables_in_chunks() {
             replica.log().state().log_start,
             "the learner began at the snapshot"
         );
+    });
+}
+
+/// A learner behind the purge point has got part of a snapshot, and its link is stuck.
+async fn half_sent(config: RaftConfig) -> (Cluster, i32) {
+    let (cluster, leader) = purged(config).await;
+    // A few chunks of eleven; the first append and its refusal come before.
+    cluster.links.stall_after(leader, 4, 40_000);
+    let replica = cluster.replica(leader);
+    cluster.env.spawn_local(async move {
+        let target = members(&[1, 2, 3, 4]);
+        let _ = replica.change_members(target, harness::PATIENCE).await;
+    });
+    wait_for("part of the snapshot", || {
+        (cluster.nodes[&4].shard().metrics().assembling_bytes > 0
+            && cluster.links.is_stalled(leader, 4))
+        .then_some(())
+    })
+    .await;
+    (cluster, leader)
+}
+
+#[test]
+fn a_closed_replica_keeps_no_part_of_a_snapshot() {
+    run(async {
+        let (cluster, _) = half_sent(test_config()).await;
+        let shard = cluster.nodes[&4].shard();
+        shard.close_replica(cluster.group).await;
+        assert_eq!(shard.metrics().assembling_bytes, 0);
+    });
+}
+
+async fn nothing_assembled(cluster: &Cluster) {
+    wait_for("the part to be dropped", || {
+        let bytes = cluster.nodes[&4].shard().metrics().assembling_bytes;
+        (bytes == 0).then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn a_dead_sender_leaves_no_part_of_a_snapshot() {
+    run(async {
+        let (mut cluster, leader) = half_sent(test_config()).await;
+        cluster.kill(leader).await;
+        nothing_assembled(&cluster).await;
+    });
+}
+
+#[test]
+fn a_lost_connection_leaves_no_part_of_a_snapshot() {
+    run(async {
+        let config = RaftConfig {
+            // Nobody is held down here: it is the connection that ends.
+            down_after: harness::PATIENCE * 10,
+            ..test_config()
+        };
+        let (cluster, leader) = half_sent(config).await;
+        cluster.links.cut(leader, 4);
+        cluster.links.unstall(leader, 4);
+        nothing_assembled(&cluster).await;
     });
 }

@@ -4,8 +4,12 @@
 
 mod harness;
 
-use corduroy_raft::{ReplicaEvent, Role};
-use harness::{Cluster, run, test_config, wait_for};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corduroy_raft::{ReplicaEvent, ReplicaSpec, Role};
+use harness::{Cluster, TestMachine, run, test_config, wait_for};
 
 #[test]
 fn a_panic_in_a_machine_restarts_that_replica_from_its_log() {
@@ -42,6 +46,48 @@ fn a_leader_that_panicked_leads_again_only_in_a_new_term() {
         .await;
         cluster.commit(&["b"]).await;
         assert_eq!(cluster.agree().await, ["a", "b"]);
+    });
+}
+
+/// Whoever closes a replica may open its log anew: the one that was about to be restarted must not
+/// come back beside it, with the same id and the same votes.
+#[test]
+fn a_replica_that_is_closed_before_its_restart_does_not_come_back() {
+    run(async {
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
+        let victim = cluster.other_than(leader);
+        cluster.commit(&["a"]).await;
+        let (shard, old) = (
+            cluster.nodes[&victim].shard().clone(),
+            cluster.nodes[&victim].machine(),
+        );
+        old.borrow_mut().poison = Some(b"poison");
+        cluster.propose_internal(leader, b"poison").wait().await;
+        wait_for("the panic to be noticed", || {
+            (shard.metrics().restarts == 1).then_some(())
+        })
+        .await;
+        let log = cluster.replica(victim).log().clone();
+        shard.close_replica(cluster.group).await;
+        let told = old.borrow().events.len();
+        let spec = ReplicaSpec {
+            group: cluster.group,
+            replica: log.replica(),
+            log,
+        };
+        let machine = Rc::new(RefCell::new(TestMachine::default()));
+        let replica = shard.open(spec, machine.clone()).await.expect("it opens");
+        // The restart was due after 100 ms.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cluster.commit(&["b"]).await;
+        let end = cluster.log_end(leader).expect("entries");
+        wait_for("the new replica to apply", || {
+            (replica.view().applied >= end).then_some(())
+        })
+        .await;
+        assert_eq!(machine.borrow().records, 2);
+        assert_eq!(old.borrow().restores, 1, "at its opening, and never again");
+        assert_eq!(old.borrow().events.len(), told, "it is told of nothing");
     });
 }
 

@@ -18,6 +18,8 @@ mod intake;
 mod logging;
 mod output;
 mod partition;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod position;
 mod produce;
 mod record_json;
@@ -42,11 +44,18 @@ pub(crate) use time::{parse_duration, show_duration};
 
 use crate::{bench, demo};
 
+/// What `--version` prints.
+const VERSION: &str = if cfg!(feature = "planted-bugs") {
+    concat!(env!("CARGO_PKG_VERSION"), "+planted-bugs")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
+
 /// A replicated log that speaks Kafka's protocol.
 #[derive(Debug, Parser)]
 #[command(
     name = "corduroy",
-    version,
+    version = VERSION,
     propagate_version = true,
     max_term_width = 100
 )]
@@ -136,6 +145,8 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
         _ => "error,openraft=off",
     };
     logging::start(&cli.log, default_filter)?;
+    #[cfg(feature = "planted-bugs")]
+    planted::announce()?;
     let context = Context {
         env: Env::real(),
         connect: cli.connect,

@@ -53,7 +53,7 @@ pub struct Identity {
     pub initialize: bool,
     /// What the founders agreed on; none on a node that joined.
     pub founding: Option<Founding>,
-    /// Nodes known when this one got its place: where to look for the controller.
+    /// Nodes last known: where to look for the controller.
     pub members: Vec<NodeRecord>,
 }
 

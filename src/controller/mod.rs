@@ -20,6 +20,7 @@ mod formation;
 mod handle;
 mod identity;
 mod image;
+mod log;
 pub mod judge;
 mod machine;
 mod members;

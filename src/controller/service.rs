@@ -38,7 +38,8 @@ pub(super) struct Service {
     pub(super) env: Env,
     pub(super) node: NodeId,
     pub(super) raft: RaftShard,
-    pub(super) replica: Replica,
+    /// Another one after damage.
+    pub(super) replica: RefCell<Replica>,
     pub(super) machine: Rc<RefCell<ControllerMachine>>,
     pub(super) changed: Rc<Notify>,
     /// Nodes that the failure detector holds down.
@@ -55,6 +56,11 @@ pub(super) enum Attempt {
 }
 
 impl Service {
+    /// This node's replica.
+    pub(super) fn replica(&self) -> Replica {
+        self.replica.borrow().clone()
+    }
+
     /// Serves this node's own requests for ever.
     pub(super) async fn serve(self: Rc<Self>, mut inbox: ControllerInbox) {
         while let Some(Job {
@@ -84,7 +90,7 @@ impl Service {
             let mut changed = std::pin::pin!(self.changed.notified());
             // Registered before the look, so that a change in between ends the pause below.
             changed.as_mut().enable();
-            let view = self.replica.view();
+            let view = self.replica().view();
             let attempt = match (view.role, view.leader) {
                 (Role::Leader, _) => self.execute(id, request.clone(), deadline).await,
                 (Role::Stopped, _) => return Err(self.stopped()),
@@ -177,7 +183,7 @@ impl Service {
         if !self.await_ready(deadline).await {
             return Attempt::NotLeader;
         }
-        let view = self.replica.view();
+        let view = self.replica().view();
         let verdict = {
             let machine = self.machine.borrow();
             if let Some(reply) = machine.state().remembered(&id) {
@@ -198,9 +204,15 @@ impl Service {
             )
         };
         match verdict {
-            // An old leader must not answer from what it does not know to be current.
-            Verdict::Answer(_) if !view.lease_valid => Attempt::TryAgain,
-            Verdict::Answer(reply) => Attempt::Done(reply),
+            // An old leader must not answer from what it does not know to be current (law 12: a
+            // lease proves nothing).
+            Verdict::Answer(reply) => match self.replica().read_barrier().await {
+                Ok(_) => Attempt::Done(reply),
+                Err(error) => {
+                    debug!(%error, "this leader is not known to be current");
+                    Attempt::TryAgain
+                }
+            },
             Verdict::Commit { changes, reply } => {
                 let Ok(encoded) = encode(&reply) else {
                     return Attempt::TryAgain;
@@ -223,7 +235,7 @@ impl Service {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            let view = self.replica.view();
+            let view = self.replica().view();
             if view.leader_ready {
                 return true;
             }
@@ -237,7 +249,7 @@ impl Service {
     async fn commit(&self, bytes: Bytes, term: corduroy_record::Term, reply: Reply) -> Attempt {
         let (sender, finished) = oneshot::channel();
         let payload = ProposalPayload::Internal(bytes);
-        self.replica
+        self.replica()
             .propose(Proposal { payload, term }, Box::new(Finished(sender)));
         match finished.await {
             Ok(ProposalOutcome::Applied(_)) => Attempt::Done(reply),

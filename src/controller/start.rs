@@ -10,9 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use corduroy_env::Env;
 use corduroy_protocol::ErrorCode;
-use corduroy_raft::{AddressBook, RaftShard, ReplicaSpec, Role};
-use corduroy_record::{GroupId, NodeId, ReplicaId};
-use corduroy_storage::{LogConfig, Store};
+use corduroy_raft::{AddressBook, RaftShard, Role};
+use corduroy_record::{NodeId, ReplicaId};
+use corduroy_storage::Store;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tracing::{debug, error, info, warn};
@@ -24,14 +24,13 @@ use super::formation::{self, Addresses};
 use super::handle::ControllerInbox;
 use super::identity::{Identity, IdentityFile};
 use super::image::MetadataImage;
+use super::log::{open_log, open_replica, reopen_replica};
 use super::machine::{ControllerHooks, ControllerMachine};
 use super::members::{VOTERS_MAX, next_members};
 use super::requests::{NodeClaim, Reply, Request};
 use super::service::{Attempt, Service};
 use crate::config::NodeConfig;
 
-/// A segment of the controller's log; the tables are saved at each boundary.
-const SEGMENT_BYTES: u32 = 8 << 20;
 /// Closed segments that are kept behind the one that is written, so that a follower that was away
 /// for a while needs no snapshot.
 const SEGMENTS_KEPT: usize = 2;
@@ -41,6 +40,8 @@ const CALL_MAX: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a new replica may take to catch up before the next newcomer has its turn.
 const CATCH_UP_MAX: Duration = Duration::from_secs(10);
+/// How often the log is asked whether it has met damage.
+const DAMAGE_LOOK: Duration = Duration::from_secs(2);
 /// How long a seed may take to say where it is.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -99,19 +100,14 @@ impl Controller {
         for member in &identity.members {
             book.set(NodeId::new(member.id), member.rpc);
         }
-        let log = open_log(&store, &mut identity, &file).await?;
+        let (log, is_only_copy) = open_log(&store, &mut identity, &file).await?;
         let started_before = log.state().last.is_some() || log.state().vote.is_some();
         let changed = Rc::new(Notify::new());
         let machine = Rc::new(RefCell::new(ControllerMachine::new(
             parts.hooks,
             changed.clone(),
         )));
-        let spec = ReplicaSpec {
-            group: GroupId::CONTROLLER,
-            replica: log.replica(),
-            log,
-        };
-        let replica = raft.open(spec, machine.clone()).await?;
+        let replica = open_replica(&raft, &store, log, is_only_copy, &machine).await?;
         if identity.initialize {
             if !started_before {
                 replica.initialize(founders(&identity)).await?;
@@ -123,7 +119,7 @@ impl Controller {
             env: env.clone(),
             node: identity.node,
             raft,
-            replica,
+            replica: RefCell::new(replica),
             machine,
             changed,
             down: RefCell::default(),
@@ -150,6 +146,7 @@ impl Controller {
         env.spawn_local(service.serve(parts.inbox));
         env.spawn_local(controller.clone().tend_membership());
         env.spawn_local(controller.clone().tend_presence());
+        env.spawn_local(controller.clone().tend_log(store));
         env.spawn_local(controller.clone().announce());
         Ok(controller)
     }
@@ -182,18 +179,18 @@ impl Controller {
 
     /// Whether this node's replica leads.
     pub fn is_leader(&self) -> bool {
-        self.0.service.replica.view().role == Role::Leader
+        self.0.service.replica().view().role == Role::Leader
     }
 
     /// The node whose replica leads, as far as this one knows.
     pub fn leader(&self) -> Option<NodeId> {
-        self.0.service.replica.view().leader.map(|(_, node)| node)
+        self.0.service.replica().view().leader.map(|(_, node)| node)
     }
 
     /// Nodes whose replicas are members, and whether they vote, as far as this one knows.
     #[cfg(test)]
     pub(super) fn members(&self) -> BTreeMap<i32, bool> {
-        let members = self.0.service.replica.members();
+        let members = self.0.service.replica().members();
         members
             .into_iter()
             .map(|(_, node, votes)| (node.get(), votes))
@@ -212,10 +209,10 @@ impl Controller {
 
     /// Moves the leadership to another replica, if this one leads and another is there.
     pub async fn transfer_away(&self) {
-        if !self.is_leader() || self.0.service.replica.members().len() < 2 {
+        if !self.is_leader() || self.0.service.replica().members().len() < 2 {
             return;
         }
-        if let Err(error) = self.0.service.replica.transfer_leader(None).await {
+        if let Err(error) = self.0.service.replica().transfer_leader(None).await {
             warn!(%error, "the controller's leadership did not move away");
         }
     }
@@ -285,7 +282,7 @@ impl Controller {
         loop {
             let mut changed = std::pin::pin!(service.changed.notified());
             changed.as_mut().enable();
-            if service.replica.view().leader_ready {
+            if service.replica().view().leader_ready {
                 self.form_once().await;
                 self.step_membership(attempt).await;
                 attempt += 1;
@@ -334,7 +331,7 @@ impl Controller {
         }
         let down = service.down.borrow().clone();
         let is_down = |node: NodeId| down.contains(&node.get());
-        let members = service.replica.members();
+        let members = service.replica().members();
         let Some(next) = next_members(&members, &nodes, is_down, attempt) else {
             return;
         };
@@ -343,7 +340,7 @@ impl Controller {
         };
         let (voters, learners) = (nodes_of(&next.voters), nodes_of(&next.learners));
         let changed = service
-            .replica
+            .replica()
             .arrange_members(next.voters, &next.learners, CATCH_UP_MAX)
             .await;
         match changed {
@@ -371,11 +368,38 @@ impl Controller {
             }
             known = image.nodes.keys().copied().collect();
             self.write_cluster_id(&image);
+            self.write_members();
             self.shorten_log().await;
-            if service.replica.view().leader.is_none() {
+            if service.replica().view().leader.is_none() {
                 self.look_for_peers(&image).await;
             }
             let _ = timeout(LOOK_INTERVAL, changed).await;
+        }
+    }
+
+    /// Opens the replica again when it has met damage in its log: without vote, and without what
+    /// is damaged, until its leader has sent it again (safety law 8).
+    async fn tend_log(self, store: Store) {
+        let service = &self.0.service;
+        loop {
+            service.env.sleep(DAMAGE_LOOK).await;
+            let replica = service.replica();
+            // What the only copy still holds is worth more than nothing.
+            if !replica.log().must_reopen() || replica.members().len() < 2 {
+                continue;
+            }
+            error!("the controller's replica met damage in its log; it is rebuilt");
+            self.transfer_away().await;
+            match reopen_replica(&service.raft, &store, &replica, &service.machine).await {
+                Ok(replica) => {
+                    service.replica.replace(replica);
+                    service.changed.notify_waiters();
+                }
+                Err(error) => {
+                    error!(%error, "the controller's replica stays closed until a restart");
+                    return;
+                }
+            }
         }
     }
 
@@ -389,6 +413,25 @@ impl Controller {
             // Not lost: the controller's log has it too.
             warn!(%error, "the cluster's id was not written to the identity file");
             identity.cluster_id = None;
+        }
+    }
+
+    /// Keeps the members in the identity file up to date: where to look for the controller, and
+    /// whether anybody else has a copy of its log.
+    fn write_members(&self) {
+        let mut identity = self.0.identity.borrow_mut();
+        let nodes: Vec<_> = {
+            let machine = self.0.service.machine.borrow();
+            machine.state().nodes().values().cloned().collect()
+        };
+        let is_placed = identity.cluster_id.is_some() && !identity.initialize;
+        if !is_placed || nodes.is_empty() || identity.members == nodes {
+            return;
+        }
+        let before = std::mem::replace(&mut identity.members, nodes);
+        if let Err(error) = self.0.file.save(&identity) {
+            warn!(%error, "the members were not written to the identity file");
+            identity.members = before;
         }
     }
 
@@ -423,7 +466,7 @@ impl Controller {
     /// Cuts the log behind the tables of a segment's end. Each replica on its own: nothing but
     /// the state ever reads this log.
     async fn shorten_log(&self) {
-        let replica = &self.0.service.replica;
+        let replica = self.0.service.replica();
         let boundaries = replica.log().segment_boundaries();
         let Some(kept) = boundaries
             .len()
@@ -496,36 +539,4 @@ fn founders(identity: &Identity) -> Vec<(ReplicaId, NodeId)> {
             )
         })
         .collect()
-}
-
-/// The controller's log: created once, and from then on its absence is damage (a replica that
-/// forgot its votes must not vote again).
-async fn open_log(
-    store: &Store,
-    identity: &mut Identity,
-    file: &IdentityFile,
-) -> Result<corduroy_storage::Log, ControllerError> {
-    let config = LogConfig {
-        segment_bytes: SEGMENT_BYTES,
-        segment_ms: i64::MAX,
-        index_interval_bytes: 4096,
-    };
-    let group = GroupId::CONTROLLER;
-    let log = if store.contains(group) {
-        store.open_log(group, config)?
-    } else if identity.controller_created {
-        return Err(ControllerError::ControllerLogLost {
-            node: identity.node,
-            path: file.dir().to_owned(),
-        });
-    } else {
-        store
-            .create_log(group, identity.controller_replica, config)
-            .await?
-    };
-    if !identity.controller_created {
-        identity.controller_created = true;
-        file.save(identity)?;
-    }
-    Ok(log)
 }

@@ -30,7 +30,7 @@ pub async fn accept_clients(env: Env, listener: Listener, handles: Vec<ShardHand
         let Some(handle) = handles.get(turn % handles.len().max(1)) else {
             return;
         };
-        match stream.into_std() {
+        match stream.detach() {
             Ok(stream) => {
                 if handle.send(ShardMessage::Client(stream)).await.is_err() {
                     return;
@@ -98,7 +98,7 @@ async fn take_peer(mut stream: Stream, targets: PeerTargets) -> Result<(), Strin
         handles.get(shard).cloned()
     };
     if let Some(handle) = handle {
-        let stream = stream.into_std().map_err(|error| error.to_string())?;
+        let stream = stream.detach().map_err(|error| error.to_string())?;
         let message = ShardMessage::PeerStream(stream, hello);
         return handle
             .send(message)

@@ -17,7 +17,7 @@ use corduroy_raft::{
     RaftShard, ShardHooks,
 };
 use corduroy_record::{GroupId, NodeId};
-use corduroy_storage::{Disk, IoMode, RealDisk, Store, StoreConfig};
+use corduroy_storage::{Disk, IoMode, Store, StoreConfig};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -66,8 +66,37 @@ struct Common {
     controller: ControllerHandle,
 }
 
-/// Boots the node. Runs on shard 0, inside its `LocalSet`.
-pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartError> {
+/// The node's shards that live on the thread that boots it: shard 0, and in a simulation all of
+/// them. Filled while the node boots.
+#[derive(Clone, Default)]
+pub struct LocalShards {
+    open: Rc<std::cell::RefCell<Vec<Rc<Shard>>>>,
+    serving: Rc<std::cell::RefCell<Vec<JoinHandle<()>>>>,
+}
+
+impl LocalShards {
+    /// Those that are open by now.
+    pub fn all(&self) -> Vec<Rc<Shard>> {
+        self.open.borrow().clone()
+    }
+
+    /// The tasks of all but shard 0; they end when their shard is told to stop.
+    pub fn take_serving(&self) -> Vec<JoinHandle<()>> {
+        std::mem::take(&mut *self.serving.borrow_mut())
+    }
+
+    fn push(&self, shard: &Rc<Shard>) {
+        self.open.borrow_mut().push(shard.clone());
+    }
+}
+
+/// Boots the node on a disk. Runs on shard 0, inside its `LocalSet`.
+pub async fn boot(
+    env: Env,
+    config: Arc<NodeConfig>,
+    disk: Arc<dyn Disk>,
+    local: LocalShards,
+) -> Result<Booted, StartError> {
     let kafka_listener = listen(&env, "Kafka clients", "--listen", config.listen).await?;
     let rpc_listener = listen(&env, "other nodes", "--rpc-listen", config.rpc_listen).await?;
     let kafka = kafka_listener.local_addr().map_err(StartError::Runtime)?;
@@ -76,7 +105,6 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
     let admin = start_admin(&env, &config, &status)?;
     let config = Arc::new(with_bound_admin(&config, admin.as_ref()));
 
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let root = config.data_dir.clone();
     let report = corduroy_storage::recover(&disk, &root)?;
     info!(?report, "the disk is recovered");
@@ -118,10 +146,11 @@ pub async fn boot(env: Env, config: Arc<NodeConfig>) -> Result<Booted, StartErro
     };
     let mut mailboxes = mailboxes.into_iter();
     let mailbox = mailboxes.next().ok_or(StartError::Ended)?;
-    let threads = start_other_shards(&common, mailboxes).await?;
+    let threads = start_other_shards(&common, mailboxes, &local).await?;
 
     let calls = CallSlot::default();
     let (shard, store) = build_shard(&common, 0, &calls)?;
+    local.push(&shard);
     // Peers' connections come through the mailbox, and the controller needs its peers.
     let serving = env.spawn_local(serve_shard(shard.clone(), store.clone(), mailbox));
     let detector = start_detector(&common);
@@ -391,12 +420,23 @@ fn cast_hook(shard: Rc<std::cell::RefCell<Option<Rc<Shard>>>>) -> Rc<dyn Fn(Node
     })
 }
 
-/// Starts every shard but the first on a thread of its own and waits until all are open.
+/// Starts every shard but the first on a thread of its own and waits until all are open. In a
+/// simulation, all live on this thread.
 async fn start_other_shards(
     common: &Common,
     mailboxes: impl Iterator<Item = mpsc::Receiver<ShardMessage>>,
+    local: &LocalShards,
 ) -> Result<Vec<Thread<()>>, StartError> {
     let mut threads = Vec::new();
+    if common.env.is_simulated() {
+        for (index, mailbox) in (1u16..).zip(mailboxes) {
+            let (shard, store) = build_shard(common, index, &CallSlot::default())?;
+            local.push(&shard);
+            let serving = common.env.spawn_local(serve_shard(shard, store, mailbox));
+            local.serving.borrow_mut().push(serving);
+        }
+        return Ok(threads);
+    }
     let mut opened = Vec::new();
     for (index, mailbox) in (1u16..).zip(mailboxes) {
         let (report, open) = oneshot::channel();

@@ -7,6 +7,7 @@
 mod acceptor;
 mod boot;
 mod error;
+mod local;
 mod lock;
 mod status;
 mod thread;
@@ -27,6 +28,7 @@ use crate::config::NodeConfig;
 use crate::shard::{ShardHandle, ShardMessage};
 
 pub use error::StartError;
+pub use local::{LocalNode, LocalServing};
 
 /// First byte of application calls and casts between nodes: the controller's.
 pub const SERVICE_CONTROLLER: u8 = 1;
@@ -202,6 +204,10 @@ fn drain(handles: &[ShardHandle], stop_controller: oneshot::Sender<oneshot::Send
     else {
         return;
     };
+    runtime.block_on(move_away(handles, stop_controller));
+}
+
+async fn move_away(handles: &[ShardHandle], stop_controller: oneshot::Sender<oneshot::Sender<()>>) {
     let moves = async {
         let mut answers = Vec::new();
         for handle in handles {
@@ -219,8 +225,7 @@ fn drain(handles: &[ShardHandle], stop_controller: oneshot::Sender<oneshot::Send
             let _ended = answer.await;
         }
     };
-    let drained = runtime.block_on(async { tokio::time::timeout(DRAIN_MAX, moves).await });
-    if drained.is_err() {
+    if tokio::time::timeout(DRAIN_MAX, moves).await.is_err() {
         warn!(
             "not every leadership moved away in {} s; stopping all the same",
             DRAIN_MAX.as_secs()

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use corduroy_env::Env;
-use corduroy_storage::Store;
+use corduroy_storage::{RealDisk, Store};
 use tokio::sync::mpsc::Receiver;
 use tracing::{error, info};
 
-use super::boot;
+use super::boot::{self, LocalShards};
 use super::lock::DirectoryLock;
 use super::{StartError, Started};
 use crate::config::NodeConfig;
@@ -39,7 +39,7 @@ pub fn run_shard_zero(
     report: Sender<Result<Started, StartError>>,
 ) {
     let result = run_local(async move {
-        match boot::boot(env, config).await {
+        match boot::boot(env, config, Arc::new(RealDisk), LocalShards::default()).await {
             Ok(booted) => {
                 let boot::Booted { serving, started } = booted;
                 if report.send(Ok(started)).is_err() {

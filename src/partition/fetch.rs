@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use corduroy_env::planted::{self, Bug};
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::ReplicaView;
 use corduroy_record::{Batch, LeaderEpoch, Offset};
@@ -95,6 +96,7 @@ impl Partition {
         }
         self.check_range(spec, &view, &watermarks)?;
         let upto = match spec.isolation {
+            _ if planted::is(Bug::StaleLeaderServes) && !view.lease_valid => watermarks.log_end,
             Isolation::ReadUncommitted => watermarks.high_watermark,
             Isolation::ReadCommitted => watermarks.last_stable,
         };

@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use corduroy_env::Env;
+use corduroy_env::planted::{self, Bug};
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::{Replica, ReplicaView, Role};
 use corduroy_record::{GroupId, LeaderEpoch, NodeId, Offset, TopicPartition};
@@ -141,8 +142,11 @@ impl Partition {
     /// The four offsets.
     pub fn watermarks(&self) -> Watermarks {
         let machine = self.machine.borrow();
-        let (log_start, high_watermark) = (machine.log_start(), machine.high_watermark());
+        let (log_start, mut high_watermark) = (machine.log_start(), machine.high_watermark());
         let log_end = self.replica.log().state().next_offset.max(high_watermark);
+        if planted::is(Bug::WatermarkIsLogEnd) {
+            high_watermark = log_end;
+        }
         assert!(
             log_start <= high_watermark,
             "law: the log starts below its high watermark"

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use corduroy_env::planted::{self, Bug};
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::{Proposal, ProposalPayload, ReplicaView};
 use corduroy_record::{Batch, BatchHeader, LeaderEpoch, Offset, Term};
@@ -224,11 +225,16 @@ impl Partition {
         log_append_time_ms: i64,
     ) -> ProduceTicket {
         let ProduceSpec {
-            batch,
+            mut batch,
             acks,
             deadline,
         } = spec;
         let (group, epoch) = (self.group(), LeaderEpoch::from_term(term));
+        let early = planted::is(Bug::OffsetAtPropose).then(|| {
+            let end = self.replica.log().state().next_offset;
+            batch.stamp(end, epoch);
+            end
+        });
         trace!(target: WALK, room = 4, partition = %self.name, %group, %epoch, "a batch is admitted");
         let pending = Pending::new(identity, batch.size_bytes());
         self.in_flight.borrow_mut().insert(term, &pending);
@@ -247,7 +253,17 @@ impl Partition {
             term,
         };
         self.replica.propose(proposal, Box::new(observer));
-        self.answer(pending, acks, deadline, log_append_time_ms)
+        let ticket = self.answer(pending, acks, deadline, log_append_time_ms);
+        let Some(base_offset) = early else {
+            return ticket;
+        };
+        Box::pin(async move {
+            let produced = ticket.await?;
+            Ok(Produced {
+                base_offset,
+                ..produced
+            })
+        })
     }
 
     fn answer(
@@ -329,7 +345,7 @@ impl Partition {
             .filter(|(_, _, voter)| *voter)
             .count();
         let wanted = self.settings.get().min_insync_replicas;
-        if wanted <= voters / 2 + 1 {
+        if wanted <= voters / 2 + 1 || planted::is(Bug::AckBelowMinInsync) {
             return Ok(());
         }
         if self
@@ -360,7 +376,7 @@ impl Partition {
         let wanted = settings.min_insync_replicas;
         // Whatever the minimum: what a majority cannot hold is never committed (DESIGN 5.5).
         let reaches_majority = view.lease_valid && self.replica.majority_up();
-        if reaches_majority && in_sync >= wanted {
+        if reaches_majority && (in_sync >= wanted || planted::is(Bug::AckBelowMinInsync)) {
             return Ok(());
         }
         Err(PartitionError::new(

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use corduroy_env::planted::{self, Bug};
 use corduroy_record::{BatchHeader, LogIndex, Offset, ProducerEpoch, ProducerId};
 
 /// Batches that a producer may have unacknowledged, and hence may repeat.
@@ -104,10 +105,16 @@ pub fn judge(
         return Verdict::Accept;
     };
     match batch.epoch.cmp(&epoch) {
+        std::cmp::Ordering::Less if planted::is(Bug::OlderEpochAccepted) => Verdict::Accept,
         std::cmp::Ordering::Less => Verdict::Fenced,
         std::cmp::Ordering::Greater if batch.first_sequence == 0 => Verdict::Accept,
         std::cmp::Ordering::Greater => Verdict::OutOfOrder,
         std::cmp::Ordering::Equal if batch.follows(last_sequence) => Verdict::Accept,
+        std::cmp::Ordering::Equal
+            if planted::is(Bug::WindowOfOne) && batch.first_sequence <= last_sequence =>
+        {
+            Verdict::Accept
+        }
         std::cmp::Ordering::Equal => Verdict::OutOfOrder,
     }
 }
@@ -141,7 +148,7 @@ impl SequenceWindow {
     }
 
     fn record(&mut self, batch: WindowBatch) {
-        if self.batches.len() == WINDOW_BATCHES_MAX {
+        if self.batches.len() == WINDOW_BATCHES_MAX || planted::is(Bug::WindowOfOne) {
             self.batches.pop_front();
         }
         self.batches.push_back(batch);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use corduroy_env::DetachedStream;
 use corduroy_raft::{ForwardedFrame, Hello, PeerState};
 use corduroy_record::{Batch, GroupId, LeaderEpoch, NodeId};
 use tokio::sync::{mpsc, oneshot};
@@ -103,9 +104,9 @@ pub enum ShardMessage {
     /// Who leads the controller.
     ControllerLeader(Option<NodeId>),
     /// A client's connection.
-    Client(std::net::TcpStream),
+    Client(DetachedStream),
     /// A peer's connection.
-    PeerStream(std::net::TcpStream, Hello),
+    PeerStream(DetachedStream, Hello),
     /// A frame of a peer for a group of this shard.
     Frame(ForwardedFrame),
     /// Append.

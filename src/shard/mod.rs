@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use corduroy_env::{Env, Stream};
+use corduroy_env::{DetachedStream, Env, Stream};
 use corduroy_raft::{PeerState, RaftShard};
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::Store;
@@ -236,7 +236,7 @@ impl Shard {
                 self.parts.metadata.set_controller_leader(leader);
             }
             ShardMessage::Client(stream) => self.serve_client(stream),
-            ShardMessage::PeerStream(stream, hello) => match Stream::from_std(stream) {
+            ShardMessage::PeerStream(stream, hello) => match stream.attach() {
                 Ok(stream) => self.parts.raft.adopt(stream, hello),
                 Err(error) => warn!(%error, "a peer's connection could not be taken over"),
             },
@@ -303,11 +303,11 @@ impl Shard {
         self.news.notify_one();
     }
 
-    fn serve_client(self: &Rc<Self>, stream: std::net::TcpStream) {
+    fn serve_client(self: &Rc<Self>, stream: DetachedStream) {
         if self.draining.get() {
             return;
         }
-        match Stream::from_std(stream) {
+        match stream.attach() {
             Ok(stream) => {
                 let shard = self.clone();
                 self.parts

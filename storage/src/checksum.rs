@@ -1,5 +1,6 @@
 //! CRC-32C (Castagnoli), fed piece by piece.
 
+use corduroy_env::planted::{self, Bug};
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// A checksum in the making.
@@ -21,6 +22,11 @@ impl Checksum {
         // Law: a 32-bit algorithm leaves the upper half of the digest zero.
         self.0.finalize() as u32
     }
+}
+
+/// Whether bytes are what was written.
+pub(crate) fn holds(found: u32, stored: u32) -> bool {
+    found == stored || planted::is(Bug::TornTailAccepted)
 }
 
 /// The checksum of one slice, unsalted.

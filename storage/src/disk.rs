@@ -9,6 +9,7 @@ mod sim;
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use real::RealDisk;
 pub use sim::{SimDisk, SimOptions};
@@ -49,6 +50,11 @@ pub trait Disk: Send + Sync + 'static {
     fn flush_dir(&self, dir: &Path) -> io::Result<()>;
     /// Bytes that may still be written on the file system that holds `path`.
     fn free_bytes(&self, path: &Path) -> io::Result<u64>;
+    /// What passes on a simulated clock between a turn's writes and its flush. A real disk takes
+    /// its time inside its calls.
+    fn flush_delay(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// An open file.

@@ -8,9 +8,11 @@
     reason = "the shard only ever tries the lock; the flush thread may wait for it"
 )]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
+use crate::error::StorageError;
 use crate::turn::{Input, TurnWorker};
 
 /// The way in: messages in one order, and a signal that the thread should look at them.
@@ -64,9 +66,17 @@ struct Side {
 
 impl Side {
     fn round(&mut self) -> bool {
-        if !self.ended {
-            self.ended = !self.worker.round(&self.inputs);
+        if self.ended {
+            return false;
         }
+        let (worker, inputs) = (&mut self.worker, &self.inputs);
+        // What a panic has taken out of the queue is lost: nothing after it may count as durable.
+        let went = catch_unwind(AssertUnwindSafe(|| worker.round(inputs)));
+        self.ended = !went.unwrap_or_else(|_| {
+            self.worker
+                .fail(StorageError::Failed("a flush turn panicked".into()));
+            false
+        });
         !self.ended
     }
 }
@@ -99,13 +109,14 @@ impl Flusher {
         (flusher, serve)
     }
 
-    /// Runs the turns that are due on the caller's thread. `false`: the flush thread is at work,
-    /// and has to be signalled.
-    pub(crate) fn turn_here(&self) -> bool {
-        match self.0.try_lock() {
-            Ok(mut side) => side.round(),
-            Err(TryLockError::Poisoned(side)) => side.into_inner().round(),
-            Err(TryLockError::WouldBlock) => false,
-        }
+    /// Runs the turns that are due on the caller's thread. `false`: the flush thread is at work, or
+    /// a journal file has to be made first; it has to be signalled.
+    pub(crate) fn turn_here(&self, bytes_max: usize) -> bool {
+        let mut side = match self.0.try_lock() {
+            Ok(side) => side,
+            Err(TryLockError::Poisoned(side)) => side.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        side.worker.journal.has_room(bytes_max) && side.round()
     }
 }

@@ -19,7 +19,7 @@
 use bytes::Bytes;
 use corduroy_record::{BATCH_HEAD_BYTES, BATCH_HEADER_BYTES, Batch, LogIndex, Offset, Term};
 
-use crate::checksum::Checksum;
+use crate::checksum::{Checksum, holds};
 use crate::codec::{Decode, Short};
 use crate::entry::{ENTRY_BYTES_MAX, Entry, EntryHead, EntryKind, Payload};
 
@@ -193,7 +193,7 @@ pub(crate) fn check_head(bytes: &[u8], envelope: &Envelope, salt: u64) -> Result
     let payload = payload
         .get(..envelope.head_payload_bytes())
         .ok_or(FrameError::Short)?;
-    if head_checksum(salt, front, &[payload]) == envelope.head_crc {
+    if holds(head_checksum(salt, front, &[payload]), envelope.head_crc) {
         Ok(())
     } else {
         Err(FrameError::Checksum)
@@ -207,7 +207,7 @@ pub(crate) fn decode(bytes: &Bytes, salt: u64) -> Result<Entry, FrameError> {
     let frame = bytes.get(..end).ok_or(FrameError::Short)?;
     let mut crc = Checksum::salted(salt);
     crc.update(&frame[4..]);
-    if crc.finish() != envelope.crc {
+    if !holds(crc.finish(), envelope.crc) {
         return Err(FrameError::Checksum);
     }
     let payload = bytes.slice(ENVELOPE_BYTES..end);

@@ -17,6 +17,7 @@ use crate::error::{IoContext, StorageError};
 use crate::journal::{JournalEnd, read_shard};
 use crate::paths;
 use crate::registry::{Registration, registered, registered_journals};
+use crate::reserve::reserve_file;
 use crate::state::StateImage;
 use crate::store::load_replica;
 
@@ -47,7 +48,30 @@ pub struct RecoveryReport {
 /// # Errors
 /// The operating system's. Damage is no error: it ends in the report and in the flags.
 pub fn recover(disk: &Arc<dyn Disk>, root: &Path) -> Result<RecoveryReport, StorageError> {
-    let disk = &**disk;
+    match recover_once(&**disk, root) {
+        Err(StorageError::DiskFull) if give_up_reserves(&**disk, root)? => {
+            recover_once(&**disk, root)
+        }
+        result => result,
+    }
+}
+
+/// What was accepted has to be recorded even where no byte is free. Whether there was a reserve.
+fn give_up_reserves(disk: &dyn Disk, root: &Path) -> Result<bool, StorageError> {
+    let mut found = false;
+    for shard in shards(disk, root)? {
+        let path = reserve_file(&paths::journal_dir(root, shard));
+        if disk.exists(&path) {
+            tracing::error!(path = %path.display(),
+                "the disk is full; the reserve is given up so that recovery can record what it found");
+            disk.remove_file(&path).during("remove", &path)?;
+            found = true;
+        }
+    }
+    Ok(found)
+}
+
+fn recover_once(disk: &dyn Disk, root: &Path) -> Result<RecoveryReport, StorageError> {
     let groups: BTreeSet<GroupId> = registered(disk, root)
         .during("list", root)?
         .into_iter()

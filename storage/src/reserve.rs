@@ -8,6 +8,11 @@ use crate::disk::{Disk, OpenMode};
 
 const ZEROS_BYTES: usize = 1 << 20;
 
+/// Where the reserve of a journal's directory is.
+pub(crate) fn reserve_file(journal_dir: &Path) -> PathBuf {
+    journal_dir.join("reserve")
+}
+
 pub(crate) struct Reserve {
     path: PathBuf,
     bytes: u64,
@@ -18,7 +23,7 @@ impl Reserve {
     /// Writes the file unless it is there or the disk has no room for it.
     pub(crate) fn open(disk: &dyn Disk, dir: &Path, bytes: u64) -> Reserve {
         let mut reserve = Reserve {
-            path: dir.join("reserve"),
+            path: reserve_file(dir),
             bytes,
             held: false,
         };
@@ -59,6 +64,11 @@ impl Reserve {
             file.write_at(at, &[IoSlice::new(&zeros[..count as usize])])?;
             at += count;
         }
-        Ok(())
+        // Space that a power failure takes back is not set aside.
+        file.flush()?;
+        match self.path.parent() {
+            Some(dir) => disk.flush_dir(dir),
+            None => Ok(()),
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use corduroy_env::Env;
+use corduroy_env::planted::{self, Bug};
 use corduroy_record::GroupId;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -123,6 +124,8 @@ pub(crate) struct WrittenTurn {
     turn: Option<u64>,
     refused: Vec<u64>,
     referenced: Vec<Arc<SegmentFile>>,
+    /// Synced before it is reported: every turn is, but for planted bugs.
+    is_synced: bool,
     wants_written: bool,
 }
 
@@ -215,7 +218,7 @@ impl TurnWorker {
         self.outputs.send(output).ok();
     }
 
-    fn fail(&mut self, error: StorageError) {
+    pub(crate) fn fail(&mut self, error: StorageError) {
         self.backlog.clear();
         self.report(Output::Failed(error));
     }
@@ -318,7 +321,12 @@ impl TurnWorker {
             }
         }
         let rules = PlacementRules {
-            inline_bytes_max: self.inline_bytes_max,
+            // That bug is one of referenced entries; so that it meets small ones, all of them are.
+            inline_bytes_max: if planted::is(Bug::ZeroTailIsBatch) {
+                0
+            } else {
+                self.inline_bytes_max
+            },
             budget_bytes: capacity / 2,
         };
         let placement = place(groups, rules);
@@ -336,6 +344,9 @@ impl TurnWorker {
             return Ok(Begun::Stalled);
         }
         self.overcommit = false;
+        if planted::is(Bug::CallbackBeforeSync) {
+            self.sync_journal()?;
+        }
         let ops: Vec<Op> = self.backlog.drain(..count).collect();
         let mut arena = std::mem::take(&mut self.arena);
         let written = self.write(&ops, &inline, &mut arena);
@@ -437,6 +448,9 @@ impl TurnWorker {
             records += 1;
         }
 
+        if planted::is(Bug::AckBeforeFlush) {
+            referenced.clear();
+        }
         // A turn of barriers and refusals alone needs no record.
         let turn = if records == 0 {
             None
@@ -456,6 +470,7 @@ impl TurnWorker {
             upto: ops.last().map_or(0, |op| op.seq),
             turn,
             refused: refused_seqs,
+            is_synced: is_synced(ops),
             referenced,
             wants_written: ops.iter().any(|op| op.wants_written),
         })
@@ -555,6 +570,14 @@ impl TurnWorker {
         }
     }
 
+    fn sync_journal(&self) -> Result<(), StorageError> {
+        if let Some((file, path)) = self.journal.current() {
+            file.flush().during("flush", path)?;
+            add(&self.counters.flushes, 1);
+        }
+        Ok(())
+    }
+
     /// Makes a written turn durable: the journal and every segment that it refers to, side by
     /// side. A failure here is final.
     pub(crate) fn finish(&mut self, written: WrittenTurn) -> Result<TurnReport, StorageError> {
@@ -574,11 +597,8 @@ impl TurnWorker {
             });
         }
         drop(sender);
-        if written.turn.is_some()
-            && let Some((file, path)) = self.journal.current()
-        {
-            file.flush().during("flush", path)?;
-            add(&self.counters.flushes, 1);
+        if written.turn.is_some() && written.is_synced {
+            self.sync_journal()?;
         }
         let mut flushed = 0;
         for result in results.iter() {
@@ -610,6 +630,19 @@ impl TurnWorker {
             files_used,
         })
     }
+}
+
+/// Whether the turn of these operations is synced before it is reported.
+fn is_synced(ops: &[Op]) -> bool {
+    let votes = || {
+        let is_vote = |op: &Op| matches!(&op.action, Action::Record(RecordBody::Vote(_)));
+        ops.iter().any(is_vote)
+    };
+    let appends = || ops.iter().any(|op| matches!(op.action, Action::Append(_)));
+    let late = planted::is(Bug::CallbackBeforeSync)
+        || planted::is(Bug::AckBeforeFlush) && appends() && !votes()
+        || planted::is(Bug::VoteNotFlushed) && votes() && !appends();
+    !late
 }
 
 fn put_place((segment, position): (u32, u32), arena: &mut Vec<u8>) {

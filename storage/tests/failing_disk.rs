@@ -311,3 +311,39 @@ fn flags_outlive_a_full_disk() {
         assert!(log.state().no_vote, "the flag was refused with the appends");
     });
 }
+
+#[test]
+fn a_node_starts_on_a_disk_without_a_free_byte() {
+    let disk = SimDisk::new();
+    let config = StoreConfig {
+        reserve_bytes: 256 << 10,
+        ..small_store(usize::MAX)
+    };
+    let appending = disk.clone();
+    let before = config.clone();
+    simulate(5, |env| async move {
+        let (_store, logs) = store_and_logs(&appending, &env, before).await;
+        for _ in 0..10 {
+            let entry = entry(&logs[0], 1000);
+            logs[0].append(entry, AppendDone::default()).unwrap();
+        }
+        logs[0].flush().await.unwrap();
+    });
+    disk.crash(7);
+    let used: usize = disk
+        .files()
+        .iter()
+        .map(|path| disk.bytes(path).unwrap().len())
+        .sum();
+    disk.set_capacity(used as u64);
+    recover(&disk).expect("what was accepted is recorded in the space of the reserve");
+    simulate(6, |env| async move {
+        let store = open_store(&disk, config, &env).unwrap();
+        let log = store.open_log(group(0), small_log()).unwrap();
+        assert_eq!(
+            log.state().last,
+            Some((Term::new(1), LogIndex::new(9))),
+            "nothing acknowledged is lost"
+        );
+    });
+}

@@ -12,7 +12,7 @@ use corduroy_record::{LogIndex, Offset, ReplicaId, Term};
 use corduroy_storage::{
     AppendDone, Disk, IoMode, Log, LogConfig, NewEntry, Payload, RealDisk, Store, StoreConfig, Vote,
 };
-use support::{batch, group};
+use support::{batch, group, saved};
 
 fn config(root: &Path) -> StoreConfig {
     StoreConfig {
@@ -237,5 +237,35 @@ fn a_removed_replica_leaves_nothing_and_its_name_can_be_used_again() {
         let log = store.open_log(group(0), log_config()).unwrap();
         assert_eq!(log.state().next_offset, Offset::new(1));
         assert_eq!(log.replica(), ReplicaId::new(99));
+    });
+}
+
+#[test]
+fn of_two_snapshots_at_once_the_later_one_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_owned();
+    on_shard(|env| async move {
+        let store = open(&root, &env);
+        let log = store
+            .create_log(group(0), ReplicaId::new(1), log_config())
+            .await
+            .unwrap();
+        for _ in 0..10 {
+            append(&log, 100, AppendDone::default());
+        }
+        log.flush().await.unwrap();
+        let at = |index: u64| {
+            saved(
+                (Term::new(1), LogIndex::new(index)),
+                Offset::new(index as i64 + 1),
+            )
+        };
+        // Both are begun before either is written.
+        let (later, earlier) = tokio::join!(log.save_snapshot(at(8)), log.save_snapshot(at(4)));
+        later.unwrap();
+        assert!(earlier.is_err(), "an older snapshot replaced a newer one");
+        assert_eq!(log.snapshot_at(), Some((Term::new(1), LogIndex::new(8))));
+        assert_eq!(log.snapshot().await.unwrap().at.1, LogIndex::new(8));
+        store.close().await.unwrap();
     });
 }

@@ -78,6 +78,8 @@ pub struct Node {
     pub admin: SocketAddr,
     /// Its directory.
     pub data_dir: PathBuf,
+    /// Environment variables that it is started with.
+    pub variables: Vec<(&'static str, &'static str)>,
     seeds: Vec<SocketAddr>,
     extra: Vec<String>,
     log: PathBuf,
@@ -105,7 +107,8 @@ impl Node {
             .args(["--rpc-listen", &self.rpc.to_string()])
             .args(["--admin-listen", &self.admin.to_string()])
             .args(["--shards", "2"])
-            .args(&self.extra);
+            .args(&self.extra)
+            .envs(self.variables.iter().copied());
         if !self.seeds.is_empty() {
             let seeds: Vec<String> = self.seeds.iter().map(ToString::to_string).collect();
             command.args(["--seeds", &seeds.join(",")]);
@@ -265,6 +268,7 @@ impl Cluster {
                 rpc: local(ports[i * 3 + 1]),
                 admin: local(ports[i * 3 + 2]),
                 data_dir: root.path().join(format!("node-{}", i + 1)),
+                variables: Vec::new(),
                 seeds: seeds.clone(),
                 extra: extra.iter().map(ToString::to_string).collect(),
                 log: root.path().join(format!("node-{}.log", i + 1)),

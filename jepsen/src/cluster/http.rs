@@ -52,7 +52,10 @@ async fn exchange(
         .nth(1)
         .and_then(|code| code.parse().ok())
         .context("no HTTP status")?;
-    if head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+    if head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked")
+    {
         bail!("{address} answered in chunks");
     }
     Ok((code, serde_json::from_str(body).unwrap_or(Value::Null)))

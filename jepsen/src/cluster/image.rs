@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -129,10 +129,5 @@ impl Image {
 
     fn filler(&self) -> PathBuf {
         self.mount.join(FILLER)
-    }
-
-    /// Where it is mounted.
-    pub fn mount(&self) -> &Path {
-        &self.mount
     }
 }

@@ -16,7 +16,6 @@ use serde_json::Value;
 use crate::clean::{Made, RunFile};
 use crate::faults::shim;
 use crate::topology::Topology;
-use crate::topology::link::Host;
 use image::Image;
 use node::{Node, NodeSetup};
 
@@ -86,15 +85,16 @@ impl Cluster {
             let id = place.host.number();
             let home = setup.dir.join(format!("node-{id}"));
             std::fs::create_dir_all(&home)?;
-            let mut node = Node::new(place, home.join("data"), setup.dir.join(format!("node-{id}.log")));
+            let log = setup.dir.join(format!("node-{id}.log"));
+            let mut node = Node::new(place, home, log);
             if let Some(images) = &setup.images {
                 let image = images.join(format!("{}-n{id}.img", run_file.prefix()));
-                let disk = home.join("disk");
+                let disk = node.home().join("disk");
                 node.image = Some(Image::make(image, disk.clone(), &mut run_file)?);
                 node.data_dir = disk.join("data");
             }
             if setup.shim.is_some() {
-                node.control = Some(shim::Control::make(home.join("faults"))?);
+                node.control = Some(shim::Control::make(node.home().join("faults"))?);
             }
             if setup.freezer {
                 let name = format!("{}-n{id}", run_file.prefix());
@@ -108,7 +108,10 @@ impl Cluster {
         let seeds: Vec<String> = if nodes.len() == 1 {
             Vec::new()
         } else {
-            nodes.iter().map(|node| node.place.rpc.to_string()).collect()
+            nodes
+                .iter()
+                .map(|node| node.place.rpc.to_string())
+                .collect()
         };
         Ok(Cluster {
             topology,
@@ -237,7 +240,10 @@ impl Cluster {
     /// The partitions as the nodes that answer see them, by topic and number; the newest leader
     /// epoch wins.
     pub async fn partitions(&self) -> BTreeMap<(String, u32), PartitionState> {
-        let asked = self.nodes.iter().map(async |node| (node.id(), node.status(&self.env).await));
+        let asked = self
+            .nodes
+            .iter()
+            .map(async |node| (node.id(), node.status(&self.env).await));
         let mut found: BTreeMap<(String, u32), PartitionState> = BTreeMap::new();
         for (id, status) in futures::future::join_all(asked).await {
             let Some(status) = status else { continue };
@@ -263,6 +269,17 @@ impl Cluster {
             }
         }
         found
+    }
+
+    /// Whether a node serves clients, as it says itself.
+    pub async fn serves(&self, id: u32) -> bool {
+        match self.nodes.iter().find(|node| node.id() == id) {
+            Some(node) => {
+                let status = node.status(&self.env).await;
+                status.is_some_and(|status| status["is_serving"] == Value::Bool(true))
+            }
+            None => false,
+        }
     }
 
     /// Waits until every node serves, every partition has a leader and all its replicas are in
@@ -332,7 +349,11 @@ impl Cluster {
     pub async fn lead(&self, topic: &str, partition: u32, id: u32) -> anyhow::Result<()> {
         let path = format!("/v1/partitions/{topic}/{partition}/leader?node={id}");
         let mut last = "no node runs".to_owned();
-        for node in self.nodes.iter().filter(|node| node.is_running() && !node.is_stopped()) {
+        for node in self
+            .nodes
+            .iter()
+            .filter(|node| node.is_running() && !node.is_stopped())
+        {
             match http::ask(&self.env, node.place.admin, "POST", &path, LEAD_WAIT_MAX).await {
                 Ok((200, _)) => return Ok(()),
                 Ok((code, body)) => {
@@ -384,18 +405,35 @@ impl Cluster {
     /// The operating system's.
     pub fn keep_data(&self) -> anyhow::Result<()> {
         for node in &self.nodes {
-            if let Some(image) = &node.image
-                && let Some(home) = image.mount().parent()
-            {
-                copy_tree(&node.data_dir, &home.join("data"))?;
+            if node.image.is_some() {
+                copy_tree(&node.data_dir, &node.home().join("data"))?;
             }
         }
         Ok(())
     }
 
-    /// The host of a node.
-    pub fn host(id: u32) -> Host {
-        Host::node(u8::try_from(id).unwrap_or(u8::MAX))
+    /// Ends all processes, removes what was made on the machine, and the nodes' own files unless
+    /// they are to be kept.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub async fn remove_all(mut self, env: &Env, with_files: bool) -> anyhow::Result<()> {
+        for id in self.ids() {
+            self.kill(id).await?;
+        }
+        let homes: Vec<PathBuf> = self.nodes.iter().map(Node::home).collect();
+        let Cluster {
+            run_file, topology, ..
+        } = self;
+        drop(topology);
+        run_file.remove_all(env).await?;
+        if with_files {
+            for home in homes {
+                std::fs::remove_dir_all(&home)
+                    .with_context(|| format!("cannot remove {}", home.display()))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -410,7 +448,9 @@ fn numbers(value: &Value) -> Vec<u32> {
 
 fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+    for entry in
+        std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?
+    {
         let entry = entry?;
         let target = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {

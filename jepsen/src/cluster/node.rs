@@ -56,6 +56,7 @@ pub struct Node {
     pub control: Option<shim::Control>,
     /// Its control group, if one is used.
     pub cgroup: Option<PathBuf>,
+    home: PathBuf,
     log: PathBuf,
     child: Option<Child>,
     ending: Ending,
@@ -63,11 +64,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that does not run yet.
-    pub fn new(place: Place, data_dir: PathBuf, log: PathBuf) -> Node {
+    /// A node that does not run yet, with everything of its own in `home`.
+    pub fn new(place: Place, home: PathBuf, log: PathBuf) -> Node {
         Node {
             place,
-            data_dir,
+            data_dir: home.join("data"),
+            home,
             image: None,
             control: None,
             cgroup: None,
@@ -76,6 +78,11 @@ impl Node {
             ending: Ending::Unasked,
             stopped: false,
         }
+    }
+
+    /// Where everything of its own is but its log.
+    pub fn home(&self) -> PathBuf {
+        self.home.clone()
     }
 
     /// Its id.
@@ -284,13 +291,7 @@ impl Node {
         if !self.is_running() || self.stopped {
             return None;
         }
-        let answer = http::ask(
-            env,
-            self.place.admin,
-            "GET",
-            "/v1/status",
-            STATUS_WAIT_MAX,
-        );
+        let answer = http::ask(env, self.place.admin, "GET", "/v1/status", STATUS_WAIT_MAX);
         match answer.await {
             Ok((200, status)) => Some(status),
             _ => None,

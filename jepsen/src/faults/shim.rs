@@ -34,12 +34,23 @@ pub enum Writes {
     Part,
 }
 
+/// The files that [`build`] makes.
+const FILES: [&str; 2] = ["shim.c", "shim.so"];
+
+/// Removes what [`build`] made in `dir`.
+pub fn remove(dir: &Path) {
+    for name in FILES {
+        // It may never have been made.
+        let _ = fs::remove_file(dir.join(name));
+    }
+}
+
 /// Builds the library into `dir`.
 ///
 /// # Errors
 /// No C compiler, or what it says.
 pub fn build(dir: &Path) -> anyhow::Result<PathBuf> {
-    let (source, library) = (dir.join("shim.c"), dir.join("shim.so"));
+    let [source, library] = FILES.map(|name| dir.join(name));
     fs::write(&source, SOURCE).with_context(|| format!("cannot write {}", source.display()))?;
     let output = Command::new("cc")
         .args(["-shared", "-fPIC", "-O2", "-o"])

@@ -12,6 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::Context;
 use corduroy_env::Env;
 
+use crate::chance::Chance;
 use crate::clean::RunFile;
 use link::{Host, Links};
 use namespace::Namespaces;
@@ -82,6 +83,7 @@ impl Topology {
         env: &Env,
         kind: TopologyKind,
         nodes: u8,
+        seed: u64,
         run_file: &mut RunFile,
     ) -> anyhow::Result<Topology> {
         let links = Links::default();
@@ -99,7 +101,8 @@ impl Topology {
                 })
             }
             TopologyKind::Namespaces => {
-                let namespaces = Namespaces::build(env, nodes, links.watch(), run_file)?;
+                let namespaces =
+                    Namespaces::build(env, nodes, links.watch(), Chance::fork(seed, 3), run_file)?;
                 let places = (1..=nodes)
                     .map(|id| {
                         let ip = Namespaces::address(Host::node(id));

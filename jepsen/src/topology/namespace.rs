@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use super::link::{Host, LinkTable};
 use super::router::Router;
+use crate::chance::Chance;
 use crate::clean::{Made, RunFile};
 
 /// The network of the nodes. It exists only inside the namespaces, so it collides with nothing.
@@ -45,6 +46,7 @@ impl Namespaces {
         env: &Env,
         nodes: u8,
         table: watch::Receiver<Arc<LinkTable>>,
+        chance: Chance,
         run_file: &mut RunFile,
     ) -> anyhow::Result<Namespaces> {
         let hosts: Vec<Host> = (0..=nodes)
@@ -75,7 +77,7 @@ impl Namespaces {
         }
         let clients = files.get(&Host::CLIENTS).context("no clients' namespace")?;
         enter(clients)?;
-        let router = Router::start(env, devices, table)?;
+        let router = Router::start(env, devices, table, chance)?;
         Ok(Namespaces {
             files,
             _router: router,

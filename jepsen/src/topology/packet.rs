@@ -53,7 +53,9 @@ pub fn reset_for(packet: &[u8]) -> Option<Vec<u8>> {
     if flags & RST != 0 {
         return None;
     }
-    let payload = segment.len().checked_sub(usize::from(segment[12] >> 4) * 4)?;
+    let payload = segment
+        .len()
+        .checked_sub(usize::from(segment[12] >> 4) * 4)?;
     let (sequence, acknowledged, answer) = if flags & ACK != 0 {
         (word(8), 0, RST)
     } else {

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::link::{Cut, Host, Link, LinkTable};
 use super::namespace::Namespaces;
 use super::packet;
+use crate::chance::Chance;
 
 /// Larger than any packet that a device with our MTU can send.
 const PACKET_BYTES_MAX: usize = 65_536;
@@ -75,10 +76,12 @@ impl Router {
         env: &Env,
         devices: BTreeMap<Host, File>,
         table: watch::Receiver<Arc<LinkTable>>,
+        chance: Chance,
     ) -> io::Result<Router> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut forwarding = Forwarding {
             env: env.clone(),
+            chance,
             devices,
             table,
             waiting: BinaryHeap::new(),
@@ -110,6 +113,7 @@ impl Drop for Router {
 
 struct Forwarding {
     env: Env,
+    chance: Chance,
     devices: BTreeMap<Host, File>,
     table: watch::Receiver<Arc<LinkTable>>,
     waiting: BinaryHeap<Waiting>,
@@ -206,8 +210,8 @@ impl Forwarding {
         }
     }
 
-    fn draw(&self, permille: u16) -> bool {
-        permille > 0 && self.env.random_below(1000) < u64::from(permille)
+    fn draw(&mut self, permille: u16) -> bool {
+        permille > 0 && self.chance.below(1000) < u64::from(permille)
     }
 
     /// When a packet arrives; `None` if the queue before a slow link is full.
@@ -225,7 +229,7 @@ impl Forwarding {
         }
         let jitter_micros = u64::try_from(link.jitter.as_micros()).unwrap_or(u64::MAX);
         if jitter_micros > 0 {
-            due += Duration::from_micros(self.env.random_below(jitter_micros));
+            due += Duration::from_micros(self.chance.below(jitter_micros));
         }
         if self.draw(link.reorder_permille) {
             due += OVERTAKEN_BY;

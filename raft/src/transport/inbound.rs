@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use corduroy_env::{ReadHalf, Stream};
 use corduroy_record::NodeId;
-use futures::StreamExt;
 use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 
 use super::outbox::{Outbox, Packed};
 use super::switchboard::Switchboard;
@@ -14,6 +14,9 @@ use crate::wire::{FrameReader, Hello, HelloError, Message, Purpose, WireError, a
 
 /// Requests of one connection that may be unanswered; beyond it the socket is not read.
 const REQUESTS_MAX: usize = 4096;
+/// Bytes of these; a request that comes while there is room may exceed it by its own size. Several
+/// times what a follower's slowest flush lets a leader of many groups use.
+const REQUESTS_BYTES_MAX: usize = 32 << 20;
 
 /// Where an answer goes.
 #[derive(Clone)]
@@ -53,7 +56,8 @@ impl ReplyPath {
 /// Reads frames of `from` until the connection ends.
 ///
 /// One task reads, starts the requests and drives them: a request's way to the Raft core and the
-/// answer's way to the writer take no further task.
+/// answer's way to the writer take no further task. What is unanswered is bounded in number and in
+/// bytes: behind a slow disk the peer waits in its own memory.
 pub(super) async fn read_frames(
     board: &Rc<Switchboard>,
     from: NodeId,
@@ -61,21 +65,26 @@ pub(super) async fn read_frames(
     reply: ReplyPath,
 ) -> Result<(), WireError> {
     let mut reader = FrameReader::new(stream);
-    let mut work: FuturesUnordered<LocalBoxFuture<'static, ()>> = FuturesUnordered::new();
+    let mut work: FuturesUnordered<LocalBoxFuture<'static, usize>> = FuturesUnordered::new();
+    let mut work_bytes = 0;
     loop {
-        while let Some(frame) = reader.buffered()? {
-            if let Some(request) = board.receive(from, frame, reply.clone())? {
-                work.push(request);
+        let full = loop {
+            if work.len() >= REQUESTS_MAX || work_bytes >= REQUESTS_BYTES_MAX {
+                break true;
             }
-        }
-        if work.len() >= REQUESTS_MAX {
-            work.next().await;
-            continue;
-        }
+            let Some(frame) = reader.buffered()? else {
+                break false;
+            };
+            let bytes = frame.size_bytes();
+            if let Some(request) = board.receive(from, frame, reply.clone())? {
+                work_bytes += bytes;
+                work.push(Box::pin(request.map(move |()| bytes)));
+            }
+        };
         tokio::select! {
             biased;
-            Some(()) = work.next(), if !work.is_empty() => {}
-            filled = reader.fill() => filled?,
+            Some(bytes) = work.next(), if !work.is_empty() => work_bytes -= bytes,
+            filled = reader.fill(), if !full => filled?,
         }
     }
 }
@@ -134,12 +143,15 @@ async fn serve_inner(
     }
     let reply = ReplyPath::Connection(outbox.clone());
     // Reading first: what it answers is then written in the same turn.
-    tokio::select! {
+    let ended = tokio::select! {
         biased;
-        read = read_frames(board, theirs.node, read, reply) => read?,
-        written = outbox.write_to(&mut write) => written.map_err(WireError::from)?,
+        read = read_frames(board, theirs.node, read, reply) => read,
+        written = outbox.write_to(&mut write) => written.map_err(WireError::from),
+    };
+    if let Some(requests) = board.requests() {
+        requests.connection_lost(theirs.node);
     }
-    Ok(())
+    Ok(ended?)
 }
 
 async fn answer_pings(stream: ReadHalf, outbox: &Outbox) -> Result<(), WireError> {
@@ -148,5 +160,128 @@ async fn answer_pings(stream: ReadHalf, outbox: &Outbox) -> Result<(), WireError
         if let Message::Ping { count } = reader.next().await?.message()? {
             outbox.push(&Message::Pong { count }, Vec::new());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Weak;
+
+    use bytes::Bytes;
+    use corduroy_env::Env;
+    use tokio::io::AsyncWriteExt;
+    use tokio::sync::Semaphore;
+
+    use super::super::switchboard::Requests;
+    use super::*;
+    use crate::config::{AddressBook, ClusterTag, Identity, RaftConfig};
+    use crate::counts::Counts;
+    use crate::wire::{Frame, FrameEncoder};
+
+    const PAYLOAD_BYTES: usize = 1 << 20;
+
+    /// Takes requests and answers none before it is let.
+    struct SlowDisk {
+        taken_bytes: Cell<usize>,
+        answers: Rc<Semaphore>,
+    }
+
+    impl Requests for SlowDisk {
+        fn request(
+            &self,
+            _: NodeId,
+            _: Message,
+            payload: Bytes,
+            _: ReplyPath,
+        ) -> Option<LocalBoxFuture<'static, ()>> {
+            self.taken_bytes.set(self.taken_bytes.get() + payload.len());
+            let answers = self.answers.clone();
+            Some(Box::pin(async move {
+                let _payload = payload;
+                if let Ok(answer) = answers.acquire().await {
+                    answer.forget();
+                }
+            }))
+        }
+
+        fn elsewhere(&self, _: &Message) -> Option<u16> {
+            None
+        }
+
+        fn forward(&self, _: u16, _: NodeId, _: Frame) {}
+
+        fn connection_lost(&self, _: NodeId) {}
+    }
+
+    #[test]
+    fn unanswered_requests_are_bounded_in_bytes() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let env = Env::real();
+            let identity = Identity {
+                node: NodeId::new(1),
+                incarnation: 1,
+                shard: 0,
+                shards: 1,
+                cluster: ClusterTag::unknown(),
+            };
+            let book = AddressBook::new();
+            let board = Switchboard::new(env.clone(), RaftConfig::default(), identity, book);
+            let disk = Rc::new(SlowDisk {
+                taken_bytes: Cell::new(0),
+                answers: Rc::new(Semaphore::new(0)),
+            });
+            let requests: Weak<dyn Requests> = Rc::downgrade(&disk) as Weak<dyn Requests>;
+            board.serve_by(requests);
+
+            let any = "127.0.0.1:0".parse().expect("an address");
+            let listener = env.listen(any).await.expect("a free port");
+            let addr = listener.local_addr().expect("bound");
+            let mut peer = env.connect(addr).await.expect("connected");
+            let (stream, _) = listener.accept().await.expect("accepted");
+            let (read, _write) = stream.into_split();
+            let outbox = Rc::new(Outbox::new(Rc::new(Counts::default())));
+            let reading = board.clone();
+            env.spawn_local(async move {
+                let reply = ReplyPath::Connection(outbox);
+                let _ = read_frames(&reading, NodeId::new(2), read, reply).await;
+            });
+            // The peer sends without end.
+            let sent = Rc::new(Cell::new(0usize));
+            let sending = sent.clone();
+            let head = FrameEncoder::default()
+                .encode(&Message::Cast, PAYLOAD_BYTES)
+                .expect("small");
+            env.spawn_local(async move {
+                let payload = vec![0; PAYLOAD_BYTES];
+                while peer.write_all(&head).await.is_ok() && peer.write_all(&payload).await.is_ok()
+                {
+                    sending.set(sending.get() + PAYLOAD_BYTES);
+                }
+            });
+            let stuck = async || loop {
+                let before = sent.get();
+                env.sleep(std::time::Duration::from_millis(50)).await;
+                if disk.taken_bytes.get() >= REQUESTS_BYTES_MAX && sent.get() == before {
+                    return disk.taken_bytes.get();
+                }
+                assert!(
+                    disk.taken_bytes.get() <= 4 * REQUESTS_BYTES_MAX,
+                    "everything is taken that is sent"
+                );
+            };
+            let taken = stuck().await;
+            assert!(taken < REQUESTS_BYTES_MAX + PAYLOAD_BYTES, "{taken}");
+            // Two answers let two more in, and no more.
+            disk.answers.add_permits(2);
+            while disk.taken_bytes.get() < taken + 2 * PAYLOAD_BYTES {
+                env.sleep(std::time::Duration::from_millis(1)).await;
+            }
+            assert_eq!(stuck().await, taken + 2 * PAYLOAD_BYTES);
+        });
     }
 }

@@ -39,6 +39,9 @@ pub(crate) trait Requests {
 
     /// Hands a frame to another shard of this node.
     fn forward(&self, shard: u16, from: NodeId, frame: Frame);
+
+    /// A connection on which `from` sent requests has ended.
+    fn connection_lost(&self, from: NodeId);
 }
 
 /// A request found no answer.

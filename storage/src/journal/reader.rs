@@ -9,7 +9,7 @@ use super::{
     FileHeader, HeaderState, PAGE_BYTES, Record, TURN_HEADER_BYTES, TURN_MAGIC, decode_header,
     page_up,
 };
-use crate::checksum::Checksum;
+use crate::checksum::{Checksum, holds};
 use crate::codec::Decode;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{IoContext, StorageError};
@@ -249,7 +249,7 @@ fn read_turn(
     let mut found = Checksum::salted(incarnation);
     found.update(&header[8..]);
     found.update(&body);
-    if got < body.len() || found.finish() != crc {
+    if got < body.len() || !holds(found.finish(), crc) {
         return Ok(None);
     }
     let padded_bytes = page_up(turn_bytes);

@@ -132,7 +132,7 @@ impl JournalWriter {
         body_bytes: usize,
         overcommit: bool,
     ) -> Result<bool, StorageError> {
-        if self.fits(body_bytes) || !self.free.is_empty() {
+        if self.has_room(body_bytes) {
             return Ok(true);
         }
         if self.total_files() >= self.files_max && !overcommit {
@@ -141,6 +141,11 @@ impl JournalWriter {
         let file = self.create_file()?;
         self.free.push(file);
         Ok(true)
+    }
+
+    /// Whether a turn of this size needs no new file.
+    pub(crate) fn has_room(&self, body_bytes: usize) -> bool {
+        self.fits(body_bytes) || !self.free.is_empty()
     }
 
     fn total_files(&self) -> usize {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use corduroy_env::planted::{self, Bug};
 use corduroy_record::{GroupId, LeaderEpoch, LogIndex, Offset, Term};
 
 use super::core::LogCore;
@@ -112,6 +113,7 @@ fn stamp(core: &LogCore, entries: Vec<NewEntry>) -> Result<Vec<Entry>, AppendErr
         }
         if let Some(found) = base_offset
             && found != next_offset
+            && !planted::is(Bug::TruncationKeepsOffset)
         {
             return Err(AppendError::OffsetMismatch {
                 index,
@@ -121,7 +123,11 @@ fn stamp(core: &LogCore, entries: Vec<NewEntry>) -> Result<Vec<Entry>, AppendErr
         }
         payload = detach(payload);
         if let Payload::Batch(batch) = &mut payload {
-            batch.stamp(next_offset, LeaderEpoch::from_term(term));
+            let proposed = planted::is(Bug::OffsetAtPropose).then(|| batch.header().base_offset);
+            batch.stamp(
+                proposed.unwrap_or(next_offset),
+                LeaderEpoch::from_term(term),
+            );
         }
         let head = EntryHead {
             term,

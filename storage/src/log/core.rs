@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use corduroy_record::{GroupId, LogIndex, Offset, ReplicaId, Term};
 
+use tokio::sync::Semaphore;
+
 use super::undo::Undo;
 use crate::cache::EntryCache;
 use crate::config::LogConfig;
@@ -33,6 +35,8 @@ pub(crate) struct LogShared {
     pub core: RefCell<LogCore>,
     /// No operation is taken any more.
     pub removed: Cell<bool>,
+    /// One permit: held while a snapshot is replaced.
+    pub snapshot_turn: Semaphore,
     /// What all logs of the shard cache, in bytes.
     pub cache_used: Rc<Cell<usize>>,
 }

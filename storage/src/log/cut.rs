@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 
+use corduroy_env::planted::{self, Bug};
 use corduroy_record::{LogIndex, Offset, Term};
 use tokio::sync::oneshot;
 
@@ -364,7 +365,9 @@ fn truncate_core(
     let freed = core.cache.truncate(end);
     core.epochs.truncate(end);
     core.last = last_before(core, end);
-    core.next_offset = point.offset;
+    if !planted::is(Bug::TruncationKeepsOffset) {
+        core.next_offset = point.offset;
+    }
     core.committed = clamp(core.committed, core.last);
     if core.damaged_from.is_some_and(|from| from >= end) {
         // What was damaged is gone; the flags stay until the log was fetched again.
@@ -376,7 +379,7 @@ fn truncate_core(
         .segments
         .back()
         .map(|segment| (segment.id(), segment.end));
-    let next_offset = point.offset;
+    let next_offset = core.next_offset;
     let body = RecordBody::Truncate {
         last,
         next_offset,

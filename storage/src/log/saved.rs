@@ -111,6 +111,8 @@ impl Log {
     /// A snapshot older than the present one; a failed or closed store, a full disk.
     pub async fn save_snapshot(&self, snapshot: SavedTables) -> Result<(), StorageError> {
         let at = snapshot.at;
+        // One at a time: an older one that passed the check must not be written last.
+        let _turn = self.shared.snapshot_turn.acquire().await;
         let present = self.shared.core.borrow().snapshot;
         if let Some((_, covered)) = present
             && at.1 < covered

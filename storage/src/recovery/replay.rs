@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use corduroy_record::{BatchHeader, GroupId, LogIndex, Offset, Term};
+use corduroy_env::planted::{self, Bug};
+use corduroy_record::{
+    Batch, BatchBuilder, BatchHeader, BuilderOptions, GroupId, LeaderEpoch, LogIndex, Offset, Term,
+    crc32c,
+};
 
-use crate::checksum::Checksum;
+use crate::checksum::{self, Checksum};
 use crate::disk::{Disk, OpenMode, create_dir_durably};
-use crate::entry::{EntryHead, EntryKind, LogStart};
+use crate::entry::{Entry, EntryHead, EntryKind, LogStart, Payload};
 use crate::error::{IoContext, StorageError};
 use crate::frame::{self, ENVELOPE_BYTES};
 use crate::index::{self, IndexRow, SparseIndex};
@@ -21,6 +25,8 @@ use crate::state::{JournalPlace, SegmentImage, StateImage};
 
 /// Distance of index rows that recovery adds, in bytes: Kafka's default `index.interval.bytes`.
 const INDEX_INTERVAL_BYTES: u32 = 4096;
+/// What a batch's own checksum covers begins here: at its attributes.
+const BATCH_CRC_FROM: usize = 21;
 
 /// A partition's state in the making.
 pub(super) struct Replay {
@@ -395,9 +401,12 @@ impl Replay {
     ) -> Result<(), StorageError> {
         let references = std::mem::take(&mut self.references);
         if self.last_turn == last_turn {
-            for (segment, position, entry) in references {
-                if !self.holds(disk, segment, position, &entry)? {
-                    self.cut_torn(segment, position, &entry.head);
+            for (number, (segment, position, entry)) in references.iter().enumerate() {
+                if !self.holds(disk, *segment, *position, entry)? {
+                    self.cut_torn(*segment, *position, &entry.head);
+                    if planted::is(Bug::ZeroTailIsBatch) {
+                        self.keep_empty(disk, *segment, &references[number..])?;
+                    }
                     break;
                 }
             }
@@ -430,7 +439,8 @@ impl Replay {
         let mut crc = Checksum::salted(file.identity.salt);
         crc.update(&bytes[4..]);
         let stored = bytes.first_chunk::<4>().map(|crc| u32::from_le_bytes(*crc));
-        Ok(got == bytes.len() && crc.finish() == entry.crc && stored == Some(entry.crc))
+        let matches = |found| checksum::holds(found, entry.crc);
+        Ok(got == bytes.len() && matches(crc.finish()) && stored.is_some_and(matches))
     }
 
     fn cut_torn(&mut self, segment: u32, position: u32, first: &EntryHead) {
@@ -449,6 +459,39 @@ impl Replay {
         if let Some(segment) = self.image.segments.last_mut() {
             segment.sealed = false;
         }
+    }
+
+    /// The planted bug: what was torn off is put back with its ids, its offsets, and no records.
+    fn keep_empty(
+        &mut self,
+        disk: &dyn Disk,
+        segment: u32,
+        torn: &[(u32, u32, EntryRef)],
+    ) -> Result<(), StorageError> {
+        let file = self.segment_for_writing(disk, segment)?;
+        for (_, _, entry) in torn {
+            let Some(payload) = emptied(&entry.head) else {
+                break;
+            };
+            let head = entry.head;
+            let Some(position) = self.image.segments.last().map(|last| last.end) else {
+                break;
+            };
+            let bytes = frame::frame_bytes(&payload) as u32;
+            let body = frame::body(&payload).cloned().unwrap_or_default();
+            let mut stamp = Vec::new();
+            frame::encode(&Entry { head, payload }, file.identity.salt, &mut stamp);
+            if !self.add_entry(&head, bytes, i64::MIN) {
+                break;
+            }
+            file.open(disk)?
+                .write_at(
+                    u64::from(position),
+                    &[IoSlice::new(&stamp), IoSlice::new(&body)],
+                )
+                .during("write", &file.path)?;
+        }
+        Ok(())
     }
 
     /// Makes everything accepted durable: segments, index rows, the state file. Removes files
@@ -547,6 +590,27 @@ impl Replay {
             if !known {
                 disk.remove_file(&self.dir.join(name)).ok();
             }
+        }
+    }
+}
+
+/// An entry's payload without what it said; `None` where nothing else can be said.
+fn emptied(head: &EntryHead) -> Option<Payload> {
+    match head.kind {
+        EntryKind::Blank => Some(Payload::Blank),
+        EntryKind::Internal => Some(Payload::Internal(Bytes::new())),
+        EntryKind::Membership => None,
+        EntryKind::Batch => {
+            // As compaction would leave it: the offsets stay, the records are gone.
+            let mut header = *BatchBuilder::new(BuilderOptions::default())
+                .finish()
+                .header();
+            header.base_offset = head.base_offset;
+            header.leader_epoch = LeaderEpoch::from_term(head.term);
+            header.last_offset_delta = i32::try_from(head.records).ok()? - 1;
+            header.crc = crc32c(&header.to_bytes()[BATCH_CRC_FROM..]);
+            let bytes = Bytes::copy_from_slice(&header.to_bytes());
+            Batch::parse(bytes).ok().map(Payload::Batch)
         }
     }
 }

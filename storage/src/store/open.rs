@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use corduroy_env::Env;
 use corduroy_record::{GroupId, ReplicaId};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::run::Runner;
 use super::{CacheBudget, Pins, Queue, Store, StoreInner};
@@ -367,6 +367,7 @@ impl StoreInner {
             store: Rc::downgrade(self),
             core: RefCell::new(core),
             removed: Cell::new(false),
+            snapshot_turn: Semaphore::new(1),
             cache_used: self.cache.borrow().used(),
         });
         self.logs.borrow_mut().insert(group, shared.clone());

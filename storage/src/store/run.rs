@@ -58,7 +58,10 @@ impl Store {
                     // What is ready runs first: appends leave for the followers, and join in.
                     tokio::task::yield_now().await;
                     let joined = inner.hand_over(&runner.sender);
-                    if joined == Handed::Large || !inner.is_quick() || !flusher.turn_here() {
+                    if joined == Handed::Large
+                        || !inner.is_quick()
+                        || !flusher.turn_here(QUICK_TURN_BYTES_MAX as usize * 2)
+                    {
                         inner.inbox.signal();
                     }
                 } else {
@@ -66,7 +69,8 @@ impl Store {
                 }
             }
             if let Some((worker, inbox)) = &mut runner.inline {
-                if !run_inline(&inner, worker, inbox, &mut runner.outputs, &runner.sender) {
+                let round = run_inline(&inner, worker, inbox, &mut runner.outputs, &runner.sender);
+                if !round.await {
                     break;
                 }
                 if inner.is_idle() {
@@ -107,7 +111,7 @@ impl Store {
 }
 
 /// One round of the inline mode. `false`: the end.
-fn run_inline(
+async fn run_inline(
     inner: &Rc<StoreInner>,
     worker: &mut TurnWorker,
     inbox: &Receiver<Input>,
@@ -131,6 +135,10 @@ fn run_inline(
                 if !inner.handle(output, sender) {
                     return false;
                 }
+            }
+            let delay = inner.disk.flush_delay();
+            if !delay.is_zero() {
+                inner.env.sleep(delay).await;
             }
             worker.finish(written).map(|report| {
                 sender.send(Output::Durable(report)).ok();

@@ -1,0 +1,598 @@
+//! Does faults to a cluster and undoes them: one at a time in the order of the plan, each held for
+//! its time, and noted in the history when it has taken hold.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use corduroy_env::Env;
+use rustix::process::Signal;
+use tokio::time::Instant;
+
+use super::plan::Step;
+use super::shim::Writes;
+use super::{FaultKind, damage, network};
+use crate::chance::Chance;
+use crate::cluster::Cluster;
+use crate::history::FaultPhase;
+use crate::workload::recorder::Recorder;
+
+/// How long a node may take to stop on SIGTERM.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long a restarted node may take to serve, before the next one is restarted all the same.
+const BACK_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Network faults that are on at the same time.
+const NETWORK_FAULTS_MAX: usize = 2;
+/// Percent of kills and pauses that strike every node.
+const EVERYBODY_PERCENT: u64 = 15;
+/// How often a step that has to wait looks again.
+const LOOK: Duration = Duration::from_millis(100);
+/// The largest jump of a wall clock.
+const CLOCK_JUMP_MS_MAX: u64 = 2 * 3600 * 1000;
+
+/// How a fault is undone.
+enum Undo {
+    Nothing,
+    Start(Vec<u32>),
+    Resume(Vec<u32>),
+    Network(u64),
+    /// The disk works again; the process, which may not trust it any more, is replaced.
+    MendAndReplace(u32),
+    /// The disk works again; the process has to go on by itself.
+    Mend(u32),
+    PowerOn(Vec<u32>),
+    Clocks(Vec<u32>),
+}
+
+struct Active {
+    id: u64,
+    kind: FaultKind,
+    targets: Vec<u32>,
+    until: Instant,
+    undo: Undo,
+    /// Calls that the library had hit before.
+    hits_before: u64,
+}
+
+/// What was done, before it is noted.
+struct Done {
+    targets: Vec<u32>,
+    detail: String,
+    undo: Undo,
+}
+
+/// Carries out a plan.
+pub struct Injector {
+    env: Env,
+    recorder: Recorder,
+    active: Vec<Active>,
+    shown: Rc<RefCell<Vec<&'static str>>>,
+    /// The node that bit rot strikes: always the same one, as a minority is all that may be
+    /// damaged.
+    rot_target: Option<u32>,
+    remarks: Vec<String>,
+    /// How often each kind was tried.
+    times: BTreeMap<FaultKind, u32>,
+}
+
+impl Injector {
+    /// An injector for a run.
+    pub fn new(env: &Env, recorder: &Recorder, seed: u64, nodes: &[u32]) -> Injector {
+        let mut chance = Chance::fork(seed, 2);
+        Injector {
+            env: env.clone(),
+            recorder: recorder.clone(),
+            active: Vec::new(),
+            shown: Rc::default(),
+            rot_target: chance.pick(nodes).copied(),
+            remarks: Vec::new(),
+            times: BTreeMap::new(),
+        }
+    }
+
+    /// What could not be done.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// Names of the faults that are on, for whoever shows progress.
+    pub fn shown(&self) -> Rc<RefCell<Vec<&'static str>>> {
+        self.shown.clone()
+    }
+
+    fn show(&self) {
+        let names = self.active.iter().map(|active| active.kind.name());
+        *self.shown.borrow_mut() = names.collect();
+    }
+
+    /// Does the steps at their times, counted from `began`, until the last one is done or `until`
+    /// is over. What is on then stays on: see [`Injector::undo_all`].
+    ///
+    /// # Errors
+    /// Faults that could not be undone: the run is then of no use.
+    pub async fn run(
+        &mut self,
+        cluster: &mut Cluster,
+        steps: Vec<Step>,
+        (began, until): (Instant, Instant),
+    ) -> anyhow::Result<()> {
+        let mut waiting: VecDeque<Step> = steps.into();
+        loop {
+            let now = self.env.now();
+            if now >= until {
+                return Ok(());
+            }
+            cluster.notice_ends();
+            self.undo_due(cluster, now).await?;
+            // Of the steps whose time has come and that have room, the kind that came least often:
+            // where time is short, every kind has its turn before any has its second.
+            let ready = waiting
+                .iter()
+                .take_while(|step| began + step.at <= self.env.now())
+                .enumerate()
+                .filter(|(_, step)| self.has_room(step))
+                .min_by_key(|(_, step)| self.times.get(&step.kind).copied().unwrap_or(0))
+                .map(|(place, _)| place);
+            let Some(step) = ready.and_then(|place| waiting.remove(place)) else {
+                self.env.sleep(LOOK).await;
+                continue;
+            };
+            self.inject(cluster, &step).await;
+            self.show();
+        }
+    }
+
+    fn has_room(&self, step: &Step) -> bool {
+        if self.active.iter().any(|active| active.kind == step.kind) {
+            return false;
+        }
+        if step.kind.takes_a_node() {
+            return !self.active.iter().any(|active| active.kind.takes_a_node());
+        }
+        let networks = self
+            .active
+            .iter()
+            .filter(|active| matches!(active.undo, Undo::Network(_)))
+            .count();
+        networks < NETWORK_FAULTS_MAX || !step.kind.is_network()
+    }
+
+    async fn inject(&mut self, cluster: &mut Cluster, step: &Step) {
+        *self.times.entry(step.kind).or_default() += 1;
+        let id = self.recorder.fault_id();
+        let name = step.kind.name();
+        let mut chance = Chance::new(step.seed);
+        if step.kind == FaultKind::Restart {
+            // It takes its time: it begins with its first signal, not when all is over.
+            let targets = cluster.ids();
+            let detail = "SIGTERM and a new process, node by node";
+            self.recorder
+                .fault(id, name, FaultPhase::Begin, &targets, detail);
+            let restarted = self.rolling_restart(cluster, &targets).await;
+            let end = restarted.map_or_else(|error| format!("{error:#}"), |()| String::new());
+            self.recorder
+                .fault(id, name, FaultPhase::End, &targets, &end);
+            return;
+        }
+        match self.strike(cluster, step.kind, &mut chance).await {
+            Ok(done) => {
+                let Done {
+                    targets,
+                    detail,
+                    undo,
+                } = done;
+                self.recorder
+                    .fault(id, name, FaultPhase::Begin, &targets, &detail);
+                if matches!(undo, Undo::Nothing) {
+                    self.recorder
+                        .fault(id, name, FaultPhase::End, &targets, &detail);
+                    return;
+                }
+                let hits_before = hits(cluster, &targets);
+                self.active.push(Active {
+                    id,
+                    kind: step.kind,
+                    targets,
+                    until: self.env.now() + step.hold,
+                    undo,
+                    hits_before,
+                });
+            }
+            Err(error) => {
+                let detail = format!("{error:#}");
+                self.recorder
+                    .fault(id, name, FaultPhase::Refused, &[], &detail);
+                self.remarks.push(format!("{name} was refused: {detail}"));
+            }
+        }
+    }
+
+    async fn strike(
+        &mut self,
+        cluster: &mut Cluster,
+        kind: FaultKind,
+        chance: &mut Chance,
+    ) -> anyhow::Result<Done> {
+        let ids = cluster.ids();
+        let one = *chance.pick(&ids).context("there is no node")?;
+        match kind {
+            FaultKind::Kill => {
+                let targets = one_or_all(&ids, one, chance);
+                for id in &targets {
+                    cluster.kill(*id).await?;
+                }
+                Ok(Done {
+                    detail: "SIGKILL".to_owned(),
+                    undo: Undo::Start(targets.clone()),
+                    targets,
+                })
+            }
+            FaultKind::Pause => {
+                let targets = one_or_all(&ids, one, chance);
+                for id in &targets {
+                    cluster.node(*id)?.pause();
+                }
+                Ok(Done {
+                    detail: "SIGSTOP".to_owned(),
+                    undo: Undo::Resume(targets.clone()),
+                    targets,
+                })
+            }
+            FaultKind::Freeze => {
+                cluster.node(one)?.freeze()?;
+                Ok(Done {
+                    targets: vec![one],
+                    detail: "frozen by its control group".to_owned(),
+                    undo: Undo::Resume(vec![one]),
+                })
+            }
+            FaultKind::Restart => bail!("a rolling restart strikes no single node"),
+            FaultKind::Transfer => transfer(cluster, chance).await,
+            FaultKind::Partition
+            | FaultKind::PartitionOneWay
+            | FaultKind::PartitionReset
+            | FaultKind::Delay
+            | FaultKind::Loss
+            | FaultKind::Reorder
+            | FaultKind::Duplicate
+            | FaultKind::Bandwidth => {
+                let fault = network::draw(kind, &ids, chance).context("no network fault")?;
+                let layer = cluster.topology.links.put(fault.table);
+                Ok(Done {
+                    targets: fault.targets,
+                    detail: fault.detail,
+                    undo: Undo::Network(layer),
+                })
+            }
+            FaultKind::DiskSlow
+            | FaultKind::DiskError
+            | FaultKind::DiskShort
+            | FaultKind::DiskFull
+            | FaultKind::FlushFail => {
+                // One that still starts may refuse to: nobody has been promised anything yet.
+                let serves = cluster.serves(one).await;
+                let done = break_disk(cluster, kind, one, chance)?;
+                if !serves {
+                    cluster.node(one)?.tolerate_end();
+                }
+                Ok(done)
+            }
+            FaultKind::PowerOne => cut_power(cluster, vec![one]).await,
+            FaultKind::PowerAll => cut_power(cluster, ids).await,
+            FaultKind::BitRot => {
+                let target = self.rot_target.context("there is no node")?;
+                rot(cluster, target, chance).await
+            }
+            FaultKind::Clock => {
+                let size = chance.between(100, CLOCK_JUMP_MS_MAX);
+                let millis = i64::try_from(size)? * if chance.percent(50) { 1 } else { -1 };
+                let nanos = millis.saturating_mul(1_000_000);
+                cluster
+                    .node(one)?
+                    .control
+                    .as_ref()
+                    .context("no library in the process")?
+                    .shift_wall(nanos)?;
+                Ok(Done {
+                    targets: vec![one],
+                    detail: format!("the wall clock jumps by {:.1} s", millis as f64 / 1000.0),
+                    undo: Undo::Clocks(vec![one]),
+                })
+            }
+        }
+    }
+
+    async fn rolling_restart(&mut self, cluster: &mut Cluster, ids: &[u32]) -> anyhow::Result<()> {
+        for id in ids {
+            cluster.terminate(*id, STOP_WAIT_MAX).await?;
+            cluster.start(*id)?;
+            let deadline = self.env.now() + BACK_WAIT_MAX;
+            while !cluster.serves(*id).await && self.env.now() < deadline {
+                let now = self.env.now();
+                self.undo_due(cluster, now).await?;
+                self.env.sleep(LOOK).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn undo_due(&mut self, cluster: &mut Cluster, now: Instant) -> anyhow::Result<()> {
+        while let Some(place) = self.active.iter().position(|active| active.until <= now) {
+            let active = self.active.remove(place);
+            self.undo(cluster, active).await?;
+            self.show();
+        }
+        Ok(())
+    }
+
+    /// Undoes everything that is on.
+    ///
+    /// # Errors
+    /// What could not be undone.
+    pub async fn undo_all(&mut self, cluster: &mut Cluster) -> anyhow::Result<()> {
+        while let Some(active) = self.active.pop() {
+            self.undo(cluster, active).await?;
+            self.show();
+        }
+        Ok(())
+    }
+
+    async fn undo(&mut self, cluster: &mut Cluster, active: Active) -> anyhow::Result<()> {
+        let Active {
+            id,
+            kind,
+            targets,
+            undo,
+            hits_before,
+            ..
+        } = active;
+        let detail = self
+            .undo_by(cluster, undo, hits(cluster, &targets) - hits_before)
+            .await
+            .with_context(|| format!("cannot undo {}", kind.name()))?;
+        self.recorder
+            .fault(id, kind.name(), FaultPhase::End, &targets, &detail);
+        Ok(())
+    }
+
+    async fn undo_by(
+        &self,
+        cluster: &mut Cluster,
+        undo: Undo,
+        hits: u64,
+    ) -> anyhow::Result<String> {
+        match undo {
+            Undo::Nothing => {}
+            Undo::Start(ids) => {
+                for id in ids {
+                    cluster.start(id)?;
+                }
+            }
+            Undo::Resume(ids) => {
+                for id in ids {
+                    cluster.node(id)?.resume();
+                }
+            }
+            Undo::Network(layer) => cluster.topology.links.take(layer),
+            Undo::MendAndReplace(id) => {
+                mend(cluster, id)?;
+                cluster.kill(id).await?;
+                cluster.start(id)?;
+                return Ok(format!("{hits} calls were hit; a new process"));
+            }
+            Undo::Mend(id) => {
+                mend(cluster, id)?;
+                // It may have refused to start on such a disk.
+                cluster.start(id)?;
+                if hits > 0 {
+                    return Ok(format!("{hits} calls were hit"));
+                }
+            }
+            Undo::PowerOn(ids) => {
+                for id in &ids {
+                    let node = cluster.node(*id)?;
+                    let image = node.image.as_ref().context("no disk of its own")?;
+                    image.power_on(&self.env).await?;
+                }
+                for id in ids {
+                    cluster.start(id)?;
+                }
+            }
+            Undo::Clocks(ids) => {
+                for id in ids {
+                    if let Some(control) = &cluster.node(id)?.control {
+                        control.shift_wall(0)?;
+                    }
+                }
+            }
+        }
+        Ok(String::new())
+    }
+}
+
+impl FaultKind {
+    fn is_network(self) -> bool {
+        matches!(
+            self,
+            FaultKind::Partition
+                | FaultKind::PartitionOneWay
+                | FaultKind::PartitionReset
+                | FaultKind::Delay
+                | FaultKind::Loss
+                | FaultKind::Reorder
+                | FaultKind::Duplicate
+                | FaultKind::Bandwidth
+        )
+    }
+}
+
+fn hits(cluster: &Cluster, targets: &[u32]) -> u64 {
+    let nodes = cluster.nodes().iter();
+    nodes
+        .filter(|node| targets.contains(&node.id()))
+        .filter_map(|node| node.control.as_ref())
+        .map(super::shim::Control::hits)
+        .sum()
+}
+
+fn one_or_all(ids: &[u32], one: u32, chance: &mut Chance) -> Vec<u32> {
+    if chance.percent(EVERYBODY_PERCENT) {
+        ids.to_vec()
+    } else {
+        vec![one]
+    }
+}
+
+/// Moves one to three leaderships to other replicas in sync.
+async fn transfer(cluster: &Cluster, chance: &mut Chance) -> anyhow::Result<Done> {
+    let mut moves = Vec::new();
+    for ((topic, partition), state) in cluster.partitions().await {
+        let others: Vec<u32> = state
+            .in_sync
+            .iter()
+            .copied()
+            .filter(|id| Some(*id) != state.leader)
+            .collect();
+        if state.leader.is_some()
+            && let Some(target) = chance.pick(&others)
+        {
+            moves.push((topic, partition, *target));
+        }
+    }
+    chance.shuffle(&mut moves);
+    moves.truncate(usize::try_from(chance.between(1, 3))?);
+    let mut done = Vec::new();
+    let mut targets = Vec::new();
+    let mut last = None;
+    for (topic, partition, target) in moves {
+        match cluster.lead(&topic, partition, target).await {
+            Ok(()) => {
+                done.push(format!("{topic}/{partition} to n{target}"));
+                targets.push(target);
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    if done.is_empty() {
+        return Err(last.unwrap_or_else(|| anyhow::anyhow!("no leadership can be moved now")));
+    }
+    Ok(Done {
+        targets,
+        detail: done.join(", "),
+        undo: Undo::Nothing,
+    })
+}
+
+fn break_disk(
+    cluster: &mut Cluster,
+    kind: FaultKind,
+    target: u32,
+    chance: &mut Chance,
+) -> anyhow::Result<Done> {
+    let node = cluster.node(target)?;
+    let control = node.control.as_ref().context("no library in the process")?;
+    let permille = u32::try_from(chance.between(50, 1000))?;
+    let (detail, undo) = match kind {
+        FaultKind::DiskSlow => {
+            let micros = u32::try_from(chance.between(5_000, 200_000))?;
+            control.slow(micros, permille)?;
+            let detail = format!(
+                "{permille} of 1000 writes and flushes take {} ms more",
+                micros / 1000
+            );
+            (detail, Undo::Mend(target))
+        }
+        FaultKind::DiskShort => {
+            control.break_writes(Writes::Part, permille)?;
+            let detail = format!("{permille} of 1000 writes write only a part");
+            (detail, Undo::Mend(target))
+        }
+        FaultKind::DiskFull => match &node.image {
+            Some(image) => {
+                let bytes = image.fill()?;
+                (format!("{} MB filled", bytes >> 20), Undo::Mend(target))
+            }
+            None => {
+                control.break_writes(Writes::Full, 1000)?;
+                ("every write: no space".to_owned(), Undo::Mend(target))
+            }
+        },
+        FaultKind::DiskError => {
+            control.break_writes(Writes::Fail, permille)?;
+            let detail = format!("{permille} of 1000 writes fail with EIO");
+            (detail, Undo::MendAndReplace(target))
+        }
+        FaultKind::FlushFail => {
+            control.break_flushes()?;
+            (
+                "every flush fails with EIO".to_owned(),
+                Undo::MendAndReplace(target),
+            )
+        }
+        other => bail!("{} is no fault of a disk", other.name()),
+    };
+    // A node may end over a disk that fails; over a slow or partial one it may not.
+    if matches!(undo, Undo::MendAndReplace(_)) {
+        node.tolerate_end();
+    }
+    Ok(Done {
+        targets: vec![target],
+        detail,
+        undo,
+    })
+}
+
+fn mend(cluster: &mut Cluster, id: u32) -> anyhow::Result<()> {
+    let node = cluster.node(id)?;
+    if let Some(control) = &node.control {
+        control.mend_disk()?;
+    }
+    if let Some(image) = &node.image {
+        image.empty()?;
+    }
+    Ok(())
+}
+
+/// All processes stop first, so that none sees its disk die: then the disks, then the processes.
+async fn cut_power(cluster: &mut Cluster, targets: Vec<u32>) -> anyhow::Result<Done> {
+    for id in &targets {
+        cluster.node(*id)?.signal(Signal::STOP);
+    }
+    for id in &targets {
+        let node = cluster.node(*id)?;
+        let image = node.image.as_ref().context("no disk of its own")?;
+        image.cut_power()?;
+    }
+    for id in &targets {
+        cluster.kill(*id).await?;
+    }
+    Ok(Done {
+        detail: "unflushed data is gone".to_owned(),
+        undo: Undo::PowerOn(targets.clone()),
+        targets,
+    })
+}
+
+async fn rot(cluster: &mut Cluster, target: u32, chance: &mut Chance) -> anyhow::Result<Done> {
+    cluster.kill(target).await?;
+    let data_dir = cluster.node(target)?.data_dir.clone();
+    let flips = damage::rot(&data_dir, chance)?;
+    if flips.is_empty() {
+        cluster.start(target)?;
+        bail!("node {target} has no files to damage yet");
+    }
+    let detail: Vec<String> = flips
+        .iter()
+        .map(|flip| {
+            let path = flip.path.display();
+            format!("{path} at {} ^ {:#04x}", flip.position, flip.mask)
+        })
+        .collect();
+    Ok(Done {
+        targets: vec![target],
+        detail: detail.join(", "),
+        undo: Undo::Start(vec![target]),
+    })
+}

@@ -1,0 +1,290 @@
+//! Network faults as link tables: shapes of partitions, and links that are bad.
+
+use std::time::Duration;
+
+use super::FaultKind;
+use crate::chance::Chance;
+use crate::topology::link::{Cut, Host, Link, LinkTable};
+
+/// Percent of partitions in which clients stay with one side.
+const WITH_CLIENTS_PERCENT: u64 = 25;
+
+/// A network fault, ready to be put on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkFault {
+    /// What it does to which direction.
+    pub table: LinkTable,
+    /// Nodes that it strikes.
+    pub targets: Vec<u32>,
+    /// In words.
+    pub detail: String,
+}
+
+/// Draws a fault of a network kind among these nodes; `None` for any other kind.
+pub fn draw(kind: FaultKind, nodes: &[u32], chance: &mut Chance) -> Option<NetworkFault> {
+    match kind {
+        FaultKind::Partition => Some(partition(nodes, Cut::Silent, chance)),
+        FaultKind::PartitionReset => Some(partition(nodes, Cut::Reset, chance)),
+        FaultKind::PartitionOneWay => Some(one_way(nodes, chance)),
+        _ => bad_link(kind, chance).map(|(link, what)| everywhere_near(nodes, link, what, chance)),
+    }
+}
+
+fn host(id: u32) -> Host {
+    Host::node(u8::try_from(id).unwrap_or(u8::MAX))
+}
+
+fn cut(cut: Cut) -> Link {
+    Link {
+        cut,
+        ..Link::default()
+    }
+}
+
+/// Nodes as people name them: `n1 n3`.
+fn names(nodes: &[u32]) -> String {
+    let names: Vec<String> = nodes.iter().map(|id| format!("n{id}")).collect();
+    names.join(" ")
+}
+
+fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
+    let mut order = nodes.to_vec();
+    chance.shuffle(&mut order);
+    let count = order.len();
+    let manner = if how == Cut::Reset {
+        "with resets"
+    } else {
+        "silently"
+    };
+    let mut table = LinkTable::default();
+    let mut apart = |one: u32, other: u32| {
+        table.add(host(one), host(other), cut(how));
+        table.add(host(other), host(one), cut(how));
+    };
+    match chance.below(4) {
+        // Everybody hears a majority, nobody the same one; needs five to be a ring.
+        0 if count >= 5 => {
+            for (place, one) in order.iter().enumerate() {
+                for (other_place, other) in order.iter().enumerate().skip(place + 1) {
+                    let distance = other_place - place;
+                    if distance != 1 && distance != count - 1 {
+                        apart(*one, *other);
+                    }
+                }
+            }
+            NetworkFault {
+                table,
+                detail: format!("ring {}, {manner}", names(&order)),
+                targets: order,
+            }
+        }
+        1 if count >= 3 => {
+            let (bridge, rest) = order.split_at(1);
+            let (left, right) = rest.split_at(rest.len() / 2);
+            for one in left {
+                for other in right {
+                    apart(*one, *other);
+                }
+            }
+            NetworkFault {
+                detail: format!(
+                    "bridge: {} | {} with {} between, {manner}",
+                    names(left),
+                    names(right),
+                    names(bridge)
+                ),
+                targets: rest.to_vec(),
+                table,
+            }
+        }
+        shape => {
+            let size = if shape == 2 { count / 2 } else { 1 };
+            let (minority, rest) = order.split_at(size.max(1).min(count));
+            for one in minority {
+                for other in rest {
+                    apart(*one, *other);
+                }
+            }
+            let mut clients = "";
+            if chance.percent(WITH_CLIENTS_PERCENT) {
+                for id in minority {
+                    table.add(host(*id), Host::CLIENTS, cut(how));
+                    table.add(Host::CLIENTS, host(*id), cut(how));
+                }
+                clients = " and clients";
+            }
+            NetworkFault {
+                detail: format!("{} | {}{clients}, {manner}", names(minority), names(rest)),
+                targets: minority.to_vec(),
+                table,
+            }
+        }
+    }
+}
+
+/// A node that does not hear others, or is not heard by them.
+fn one_way(nodes: &[u32], chance: &mut Chance) -> NetworkFault {
+    let mut order = nodes.to_vec();
+    chance.shuffle(&mut order);
+    let (one, rest) = order.split_at(1);
+    // One link, or all of that node.
+    let others = if chance.percent(50) {
+        &rest[..rest.len().min(1)]
+    } else {
+        rest
+    };
+    let is_deaf = chance.percent(50);
+    let mut table = LinkTable::default();
+    for one in one {
+        for other in others {
+            let (source, target) = if is_deaf { (other, one) } else { (one, other) };
+            table.add(host(*source), host(*target), cut(Cut::Silent));
+        }
+    }
+    let verb = if is_deaf {
+        "does not hear"
+    } else {
+        "is not heard by"
+    };
+    NetworkFault {
+        table,
+        targets: one.to_vec(),
+        detail: format!("{} {verb} {}", names(one), names(others)),
+    }
+}
+
+fn bad_link(kind: FaultKind, chance: &mut Chance) -> Option<(Link, String)> {
+    let perfect = Link::default();
+    Some(match kind {
+        FaultKind::Delay => {
+            let delay = Duration::from_millis(chance.between(10, 200));
+            let jitter = Duration::from_millis(chance.between(0, 100));
+            let link = Link {
+                delay,
+                jitter,
+                ..perfect
+            };
+            (link, format!("{delay:?} more, and up to {jitter:?}"))
+        }
+        FaultKind::Loss => {
+            let loss_permille = chance.between(10, 200) as u16;
+            let link = Link {
+                loss_permille,
+                ..perfect
+            };
+            (link, format!("{loss_permille} of 1000 packets lost"))
+        }
+        FaultKind::Duplicate => {
+            let duplicate_permille = chance.between(50, 500) as u16;
+            let link = Link {
+                duplicate_permille,
+                ..perfect
+            };
+            (link, format!("{duplicate_permille} of 1000 packets twice"))
+        }
+        FaultKind::Reorder => {
+            let reorder_permille = chance.between(50, 300) as u16;
+            let link = Link {
+                reorder_permille,
+                jitter: Duration::from_millis(5),
+                ..perfect
+            };
+            (link, format!("{reorder_permille} of 1000 packets late"))
+        }
+        FaultKind::Bandwidth => {
+            let rate = chance.between(50_000, 500_000);
+            let link = Link {
+                bytes_per_second: Some(rate),
+                ..perfect
+            };
+            (link, format!("{} kB/s", rate / 1000))
+        }
+        _ => return None,
+    })
+}
+
+/// A bad link around one node or between all, with clients or without.
+fn everywhere_near(nodes: &[u32], link: Link, what: String, chance: &mut Chance) -> NetworkFault {
+    let around = if chance.percent(50) {
+        chance.pick(nodes).copied()
+    } else {
+        None
+    };
+    let mut hosts: Vec<Host> = nodes.iter().map(|id| host(*id)).collect();
+    let mut clients = "";
+    if chance.percent(50) {
+        hosts.push(Host::CLIENTS);
+        clients = ", clients too";
+    }
+    let mut table = LinkTable::default();
+    for source in &hosts {
+        for target in &hosts {
+            let is_near = around.is_none_or(|id| *source == host(id) || *target == host(id));
+            if source != target && is_near {
+                table.add(*source, *target, link);
+            }
+        }
+    }
+    let (targets, place) = match around {
+        Some(id) => (vec![id], format!("around n{id}")),
+        None => (nodes.to_vec(), "everywhere".to_owned()),
+    };
+    NetworkFault {
+        table,
+        targets,
+        detail: format!("{what}, {place}{clients}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silent(fault: &NetworkFault, one: u32, other: u32) -> bool {
+        fault.table.link(host(one), host(other)).cut == Cut::Silent
+    }
+
+    #[test]
+    fn a_partition_leaves_out_the_same_hosts_both_ways() {
+        for seed in 0..200 {
+            let fault = partition(&[1, 2, 3], Cut::Silent, &mut Chance::new(seed));
+            let mut cuts = 0;
+            for (one, other) in [(1, 2), (1, 3), (2, 3)] {
+                assert_eq!(silent(&fault, one, other), silent(&fault, other, one));
+                cuts += u32::from(silent(&fault, one, other));
+            }
+            assert!((1..=2).contains(&cuts), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn in_a_ring_everybody_hears_two_others() {
+        let nodes = [1, 2, 3, 4, 5];
+        let mut rings = 0;
+        for seed in 0..200 {
+            let fault = partition(&nodes, Cut::Silent, &mut Chance::new(seed));
+            if !fault.detail.starts_with("ring") {
+                continue;
+            }
+            rings += 1;
+            for one in nodes {
+                let heard = nodes
+                    .iter()
+                    .filter(|other| **other != one && !silent(&fault, one, **other));
+                assert_eq!(heard.count(), 2, "{}", fault.detail);
+            }
+        }
+        assert!(rings > 10);
+    }
+
+    #[test]
+    fn one_way_is_one_way() {
+        for seed in 0..100 {
+            let fault = one_way(&[1, 2, 3], &mut Chance::new(seed));
+            let cut = |one, other| silent(&fault, one, other);
+            let pairs = [(1, 2), (1, 3), (2, 3)];
+            assert!(pairs.iter().any(|(a, b)| cut(*a, *b) != cut(*b, *a)));
+            assert!(!pairs.iter().any(|(a, b)| cut(*a, *b) && cut(*b, *a)));
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! One run from its first process to its verdict.
+
+mod load;
+mod progress;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use corduroy_env::Env;
+
+use crate::checker;
+use crate::clean::RunFile;
+use crate::cli::{ClientKind, RunArgs};
+use crate::cluster::{Cluster, ClusterSetup};
+use crate::faults::inject::Injector;
+use crate::faults::plan::plan;
+use crate::faults::{FaultKind, Need, shim};
+use crate::history::{
+    ClientSettings, FORMAT, FaultPhase, Header, History, HistoryWriter, Mark, Minima, Plan,
+};
+use crate::preflight::Preflight;
+use crate::report::{self, RunSummary};
+use crate::topology::Topology;
+use crate::verdict::{EXIT_COVERAGE, EXIT_VIOLATION, Verdict};
+use crate::workload::recorder::Recorder;
+use crate::workload::{DELIVERY_WAIT_MAX, WorkloadKind, final_read};
+use load::Load;
+use progress::Progress;
+
+/// How long the nodes may take to form a cluster.
+const FORM_WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long the cluster may take to be whole after everything was healed.
+const WHOLE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long clients go on after that.
+const AFTER_HEAL: Duration = Duration::from_secs(5);
+/// How long a node may take to stop at the end.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Where disk images go if there is room: memory, which is quick.
+const IMAGES_IN_MEMORY: &str = "/dev/shm";
+/// Room that is left there for others.
+const MEMORY_LEFT_BYTES: u64 = 2 << 30;
+/// Room that the images of one node may come to take.
+const IMAGE_ROOM_BYTES: u64 = 512 << 20;
+
+/// Everything that decides a run.
+pub struct RunPlan {
+    /// Seconds of load.
+    pub seconds: u64,
+    /// Nodes.
+    pub nodes: u8,
+    /// What clients do.
+    pub workload: WorkloadKind,
+    /// Which faults come; all possible.
+    pub kinds: Vec<FaultKind>,
+    /// Sends per second.
+    pub rate: u32,
+    /// Decides the rest.
+    pub seed: u64,
+    /// Where everything goes; does not exist yet.
+    pub out: PathBuf,
+    /// The program under test.
+    pub binary: PathBuf,
+    /// `min.insync.replicas` of topics.
+    pub min_insync: u32,
+    /// Further settings of each node.
+    pub settings: Vec<String>,
+    /// Further variables of each node's environment.
+    pub environment: Vec<(String, String)>,
+    /// Keep data directories also when all is well.
+    pub keep: bool,
+    /// The command that runs it again.
+    pub command: String,
+    /// Show progress.
+    pub is_shown: bool,
+}
+
+/// How a run ended.
+pub struct RunEnd {
+    /// What the history shows.
+    pub verdict: Verdict,
+    /// What the nodes themselves did that they may not: ended, did not come back, left files that
+    /// are not as they were written.
+    pub breakdowns: Vec<String>,
+    /// The run in one line.
+    pub line: String,
+    /// The program's exit status.
+    pub code: u8,
+    /// Where the report is.
+    pub report: PathBuf,
+}
+
+/// `corduroy-jepsen run`.
+///
+/// # Errors
+/// The harness': exit status 3.
+pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
+    if args.client == ClientKind::Librdkafka {
+        eprintln!(
+            "error: --client librdkafka is not there\n  \
+             help    tests/clients/faults runs faults under librdkafka"
+        );
+        return Ok(EXIT_COVERAGE);
+    }
+    let seed = args.seed.unwrap_or_else(|| env.random_below(1 << 32));
+    let nodes = args.nodes.unwrap_or(match args.workload {
+        WorkloadKind::Durability => 1,
+        _ => 3,
+    });
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("jepsen-{seed}")));
+    std::fs::create_dir(&out)
+        .with_context(|| format!("cannot create {} (it must not exist)", out.display()))?;
+    // The kernel names mounts by their whole paths.
+    let out = std::fs::canonicalize(out)?;
+    let preflight = Preflight::look(&out, nodes, args.topology.map(Into::into));
+    for line in preflight.lines() {
+        eprintln!("{line}");
+    }
+    let kinds: Vec<FaultKind> = match preflight.admit(&args.faults) {
+        Ok(kinds) => kinds.into_iter().collect(),
+        Err(refused) => {
+            for reason in &refused {
+                eprintln!("error: a fault that was asked for is not possible here: {reason}");
+            }
+            std::fs::remove_dir_all(&out)?;
+            return Ok(EXIT_COVERAGE);
+        }
+    };
+    let binary = find_binary(args.binary.as_deref())?;
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let command = if args.seed.is_some() {
+        command
+    } else {
+        format!("{command} --seed {seed}")
+    };
+    eprintln!(
+        "seed {seed}, {nodes} nodes of {}, {} s, workload {}, faults: {}",
+        binary.display(),
+        args.time,
+        args.workload.name(),
+        names(&kinds)
+    );
+    let run = RunPlan {
+        seconds: args.time,
+        nodes,
+        workload: args.workload,
+        kinds,
+        rate: args.rate,
+        seed,
+        out,
+        binary,
+        min_insync: 2,
+        settings: args.settings,
+        environment: Vec::new(),
+        keep: args.keep,
+        command,
+        is_shown: true,
+    };
+    let end = execute(env, &run, &preflight).await?;
+    println!("report   {}", end.report.display());
+    for finding in &end.verdict.violations {
+        for example in &finding.examples {
+            println!("{}: {}", finding.class, example.what);
+        }
+    }
+    for breakdown in &end.breakdowns {
+        println!("breakdown: {breakdown}");
+    }
+    println!("{}", end.line);
+    Ok(end.code)
+}
+
+fn names(kinds: &[FaultKind]) -> String {
+    if kinds.is_empty() {
+        return "none".to_owned();
+    }
+    let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+    names.join(" ")
+}
+
+/// Runs a plan and cleans up after it, whatever happens.
+///
+/// # Errors
+/// The harness'.
+pub async fn execute(env: &Env, run: &RunPlan, preflight: &Preflight) -> anyhow::Result<RunEnd> {
+    let began = env.now();
+    let mut run_file = RunFile::begin(env)?;
+    let topology =
+        Topology::build(env, preflight.topology, run.nodes, run.seed, &mut run_file).await;
+    let topology = match topology {
+        Ok(topology) => topology,
+        Err(error) => {
+            run_file.remove_all(env).await?;
+            return Err(error);
+        }
+    };
+    let setup = ClusterSetup {
+        binary: run.binary.clone(),
+        dir: run.out.clone(),
+        images: needs(&run.kinds, Need::Images).then(|| images_dir(run)),
+        freezer: needs(&run.kinds, Need::Freezer),
+        shim: preflight
+            .shim
+            .clone()
+            .filter(|_| needs(&run.kinds, Need::Shim)),
+        extra: run
+            .settings
+            .iter()
+            .flat_map(|setting| ["--set".to_owned(), setting.clone()])
+            .collect(),
+        environment: run.environment.clone(),
+    };
+    let mut cluster = Cluster::prepare(env, topology, run_file, setup)?;
+    let lived = live(env, run, &mut cluster).await;
+    let judged = match lived {
+        Ok(breakdowns) => judge(run, preflight, &cluster, breakdowns, env.now() - began),
+        Err(error) => Err(error),
+    };
+    let is_clean = judged.as_ref().is_ok_and(|end| end.code != EXIT_VIOLATION);
+    let kept = if is_clean && !run.keep {
+        Ok(())
+    } else {
+        cluster.keep_data()
+    };
+    cluster.remove_all(env, is_clean && !run.keep).await?;
+    kept?;
+    shim::remove(&run.out);
+    judged
+}
+
+fn needs(kinds: &[FaultKind], need: Need) -> bool {
+    kinds.iter().any(|kind| kind.needs().contains(&need))
+}
+
+fn images_dir(run: &RunPlan) -> PathBuf {
+    let wanted = MEMORY_LEFT_BYTES + u64::from(run.nodes) * IMAGE_ROOM_BYTES;
+    let free = rustix::fs::statvfs(IMAGES_IN_MEMORY)
+        .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    if free >= wanted {
+        PathBuf::from(IMAGES_IN_MEMORY)
+    } else {
+        run.out.clone()
+    }
+}
+
+/// Starts the nodes, loads them under faults, heals, reads everything. Returns what the nodes did
+/// that they may not.
+async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result<Vec<String>> {
+    for id in cluster.ids() {
+        cluster.start(id)?;
+    }
+    cluster
+        .wait_whole(FORM_WAIT_MAX)
+        .await
+        .context("the nodes did not form a cluster; see their logs")?;
+
+    let history = run.out.join("history.jsonl");
+    let recorder = Recorder::new(env, HistoryWriter::create(&history, &header(env, run))?);
+    let load = Load::start(env, run, &recorder, cluster.bootstrap());
+    load.wait_topics(FORM_WAIT_MAX).await?;
+    recorder.mark(Mark::LoadBegin { at: recorder.now() });
+
+    let seconds = Duration::from_secs(run.seconds);
+    let mut injector = Injector::new(env, &recorder, run.seed, &cluster.ids());
+    let progress = Progress::start(env, run, &recorder, injector.shown());
+    let steps = plan(run.seed, seconds, &run.kinds);
+    let now = env.now();
+    let interrupted = tokio::select! {
+        done = injector.run(cluster, steps, (now, now + seconds)) => {
+            done?;
+            false
+        }
+        _ = tokio::signal::ctrl_c() => true,
+    };
+    if interrupted {
+        recorder.note("interrupted");
+        eprintln!("\ninterrupted: healing, reading, judging what there is");
+    }
+    let mut breakdowns = Vec::new();
+    injector.undo_all(cluster).await?;
+    cluster.heal().await?;
+    recorder.mark(Mark::Healed { at: recorder.now() });
+    progress.say("healed");
+    if let Err(error) = cluster.wait_whole(WHOLE_WAIT_MAX).await {
+        breakdowns.push(format!("not whole again after the heal, {error:#}"));
+    }
+    env.sleep(AFTER_HEAL).await;
+    load.stop(env, DELIVERY_WAIT_MAX + AFTER_HEAL).await;
+    recorder.mark(Mark::LoadEnd { at: recorder.now() });
+    progress.say("reading every replica");
+    for missing in final_read::run(load.shared(), cluster, &load.topics()).await {
+        recorder.note(missing);
+    }
+    for remark in injector.remarks() {
+        recorder.note(remark.clone());
+    }
+    drop(progress);
+    recorder.flush()?;
+    for id in cluster.ids() {
+        cluster.terminate(id, STOP_WAIT_MAX).await?;
+    }
+    cluster.notice_ends();
+    breakdowns.extend(cluster.crashes().iter().cloned());
+    breakdowns.extend(verify_logs(run, cluster));
+    Ok(breakdowns)
+}
+
+/// Lets the product check every byte of what stopped nodes left. Bit rot may still lie where
+/// nobody has looked.
+fn verify_logs(run: &RunPlan, cluster: &Cluster) -> Vec<String> {
+    if run.kinds.contains(&FaultKind::BitRot) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for node in cluster.nodes() {
+        let output = Command::new(&run.binary)
+            .args(["debug", "log-dump", "--verify"])
+            .arg(&node.data_dir)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stdout);
+                let problems: Vec<&str> = text
+                    .lines()
+                    .filter(|line| line.contains("PROBLEM"))
+                    .take(3)
+                    .map(str::trim)
+                    .collect();
+                found.push(format!(
+                    "the files of node {} are not as they were written: {} {}",
+                    node.id(),
+                    problems.join("; "),
+                    String::from_utf8_lossy(&output.stderr).trim()
+                ));
+            }
+            Err(error) => found.push(format!("log-dump of node {}: {error}", node.id())),
+        }
+    }
+    found
+}
+
+fn header(env: &Env, run: &RunPlan) -> Header {
+    let replication = u32::from(run.nodes.min(3));
+    let mut minima = Minima::for_run(run.seconds);
+    if run.workload != WorkloadKind::Queue {
+        // Small by design: each read of them is a whole log, each topic lives for seconds.
+        minima.writes_in_faults /= 4;
+        minima.reads_in_faults /= 10;
+    }
+    Header {
+        format: FORMAT,
+        workload: run.workload.name().to_owned(),
+        nodes: (1..=u32::from(run.nodes)).collect(),
+        seed: run.seed,
+        started_unix_millis: env.unix_millis(),
+        settings: ClientSettings {
+            replication_factor: replication,
+            min_insync_replicas: run.min_insync.min(replication),
+            client: ClientKind::Corduroy.name().to_owned(),
+            ..ClientSettings::default()
+        },
+        plan: Plan {
+            faults: run
+                .kinds
+                .iter()
+                .map(|kind| kind.name().to_owned())
+                .collect(),
+            load_seconds: run.seconds,
+            minima,
+        },
+    }
+}
+
+impl ClientKind {
+    fn name(self) -> &'static str {
+        match self {
+            ClientKind::Corduroy => "corduroy",
+            ClientKind::Librdkafka => "librdkafka",
+        }
+    }
+}
+
+fn judge(
+    run: &RunPlan,
+    preflight: &Preflight,
+    cluster: &Cluster,
+    breakdowns: Vec<String>,
+    took: Duration,
+) -> anyhow::Result<RunEnd> {
+    let history = History::read(&run.out.join("history.jsonl"))?;
+    let verdict = checker::check(&history, &history.header.settings);
+    let is_violation = !breakdowns.is_empty() || verdict.exit_code() == EXIT_VIOLATION;
+    let ids = cluster.ids();
+    let mut remarks = breakdowns.clone();
+    remarks.extend(history.marks.iter().filter_map(|mark| match mark {
+        Mark::Note { at, text } => Some(format!("{:.1} s: {text}", at.seconds())),
+        _ => None,
+    }));
+    let summary = RunSummary {
+        command: run.command.clone(),
+        product: product(&run.binary),
+        preflight: preflight.lines(),
+        total_seconds: took.as_secs_f64(),
+        node_logs: ids.iter().map(|id| format!("node-{id}.log")).collect(),
+        kept_data: if is_violation || run.keep {
+            ids.iter().map(|id| format!("node-{id}/data")).collect()
+        } else {
+            Vec::new()
+        },
+        remarks,
+    };
+    let files = report::write(&run.out, &summary, &history, &verdict)?;
+    write_timeline(&run.out.join("timeline.txt"), &history)?;
+    let line = if breakdowns.is_empty() {
+        verdict.line()
+    } else {
+        format!("VIOLATION: {}; {}", breakdowns.join("; "), verdict.line())
+    };
+    Ok(RunEnd {
+        code: if is_violation {
+            EXIT_VIOLATION
+        } else {
+            verdict.exit_code()
+        },
+        verdict,
+        breakdowns,
+        line,
+        report: files.html,
+    })
+}
+
+/// The faults as lines of text.
+fn write_timeline(path: &Path, history: &History) -> anyhow::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    for fault in &history.faults {
+        let phase = match fault.phase {
+            FaultPhase::Begin => "begin",
+            FaultPhase::End => "end",
+            FaultPhase::Refused => "refused",
+        };
+        let targets: Vec<String> = fault.targets.iter().map(|id| format!("n{id}")).collect();
+        writeln!(
+            file,
+            "{:9.3} s  {phase:<8} {:<20} {:<9} {}",
+            fault.at.seconds(),
+            fault.fault,
+            targets.join(" "),
+            fault.detail
+        )?;
+    }
+    Ok(())
+}
+
+fn product(binary: &Path) -> String {
+    let output = Command::new(binary).arg("--version").output();
+    let version = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    format!(
+        "{} ({})",
+        version.unwrap_or_else(|error| error.to_string()),
+        binary.display()
+    )
+}
+
+/// The program under test: the one that was named, the one beside this program, or the one that
+/// cargo builds.
+///
+/// # Errors
+/// That there is none.
+pub fn find_binary(asked: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(path) = asked {
+        if !path.is_file() {
+            bail!("there is no program at {}", path.display());
+        }
+        return Ok(std::path::absolute(path)?);
+    }
+    let own = std::env::current_exe().context("where is this program?")?;
+    let beside = own.parent().map(|dir| dir.join("corduroy"));
+    let built = ["target/release/corduroy", "target/debug/corduroy"].map(PathBuf::from);
+    for path in beside.into_iter().chain(built) {
+        if path.is_file() {
+            return Ok(std::path::absolute(path)?);
+        }
+    }
+    bail!(
+        "there is no `corduroy` beside {}\n  help    build it (`cargo build --release`), or name one \
+         with --binary",
+        own.display()
+    )
+}

@@ -1,0 +1,515 @@
+//! Bugs planted into the product, each of which a run has to find, under its right name and within
+//! its budget.
+//!
+//! The node is built once with the cargo feature `planted-bugs`; the environment variable
+//! `CORDUROY_PLANTED_BUG` names the one that it shall have ([`Bug::id`]). A build without the
+//! feature knows no such variable.
+
+use std::fmt;
+use std::time::Duration;
+
+use corduroy_env::Env;
+
+use crate::verdict::{Class, Judgement, Verdict};
+
+/// The node's environment variable that takes a [`Bug::id`].
+pub const BUG_VARIABLE: &str = "CORDUROY_PLANTED_BUG";
+/// How many bugs [`rotation`] gives.
+pub const ROTATION: usize = 3;
+
+/// A bug that a build with `planted-bugs` can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bug {
+    /// What [`BUG_VARIABLE`] is set to.
+    pub id: &'static str,
+    /// One sentence: what the product then does.
+    pub what: &'static str,
+    /// What a run may call it. Finding it under none of these names is not catching it.
+    pub expected: &'static [Class],
+    /// A trial's load, in seconds.
+    pub load_seconds: u64,
+    /// Trials, with a new seed each, before the bug counts as missed. The time budget is this many
+    /// times `load_seconds`, and what starting and reading takes.
+    pub trials_max: u32,
+    pub hint: Hint,
+}
+
+/// Under which run a bug shows itself soonest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hint {
+    pub workload: &'static str,
+    /// Names of faults, of which a run uses those that are possible here.
+    pub faults: &'static [&'static str],
+    pub nodes: u32,
+    pub min_insync_replicas: u32,
+}
+
+const QUEUE: Hint = Hint {
+    workload: "queue",
+    faults: &[],
+    nodes: 3,
+    min_insync_replicas: 2,
+};
+
+/// Every planted bug.
+pub const BUGS: &[Bug] = &[
+    Bug {
+        id: "ack-before-flush",
+        what: "acks=all is answered before the leader's own copy is flushed",
+        expected: LOSS,
+        load_seconds: 30,
+        trials_max: 4,
+        hint: Hint {
+            faults: &["power-loss-all"],
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "vote-not-flushed",
+        what: "a vote is answered before it is on disk",
+        expected: &[
+            Class::TwoLeaders,
+            Class::InconsistentOffsets,
+            Class::ReplicaDivergence,
+            Class::EpochRegression,
+            Class::LostWrite,
+            Class::FinalLost,
+            Class::RealtimeOrder,
+        ],
+        load_seconds: 60,
+        trials_max: 5,
+        hint: Hint {
+            faults: &["power-loss", "power-loss-all", "partition"],
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "watermark-is-log-end",
+        what: "the high watermark is the leader's log end, committed or not",
+        expected: &[
+            Class::DirtyRead,
+            Class::InconsistentOffsets,
+            Class::HighWatermarkRegression,
+            Class::StaleLatest,
+            Class::StaleRead,
+            Class::AbortedRead,
+        ],
+        load_seconds: 45,
+        trials_max: 4,
+        hint: Hint {
+            faults: &["partition", "kill"],
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "older-epoch-accepted",
+        what: "a batch of an older producer epoch is appended after one of a newer",
+        expected: &[Class::FencedAppend],
+        load_seconds: 15,
+        trials_max: 2,
+        hint: Hint {
+            workload: "fencing",
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "stale-leader-serves",
+        what: "a leader that lost its office goes on to serve reads and latest offsets",
+        expected: &[
+            Class::StaleLatest,
+            Class::StaleRead,
+            Class::DirtyRead,
+            Class::InconsistentOffsets,
+            Class::TwoLeaders,
+        ],
+        load_seconds: 45,
+        trials_max: 4,
+        hint: Hint {
+            workload: "list-append",
+            faults: &["partition", "pause"],
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "torn-tail-accepted",
+        what: "recovery takes a torn entry at the journal's tail for a whole one",
+        expected: &[
+            Class::ImpossibleValue,
+            Class::ReplicaDivergence,
+            Class::ReplicaIncomplete,
+            Class::InconsistentOffsets,
+            Class::LostWrite,
+            Class::FinalLost,
+        ],
+        load_seconds: 45,
+        trials_max: 5,
+        hint: Hint {
+            faults: &["power-loss", "power-loss-all", "short-write"],
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "zero-tail-is-batch",
+        what: "recovery takes zeros at a log's tail for an empty batch",
+        expected: &[
+            Class::ImpossibleValue,
+            Class::ReplicaDivergence,
+            Class::ReplicaIncomplete,
+            Class::InconsistentOffsets,
+            Class::OffsetMismatch,
+            Class::LostWrite,
+            Class::FinalLost,
+            Class::Stuck,
+        ],
+        load_seconds: 45,
+        trials_max: 5,
+        hint: Hint {
+            faults: &["power-loss", "power-loss-all"],
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "offset-at-propose",
+        what: "the base offset is stamped when a batch is proposed, not when it is appended",
+        expected: &[
+            Class::InconsistentOffsets,
+            Class::OffsetMismatch,
+            Class::RealtimeOrder,
+            Class::ReplicaDivergence,
+            Class::IntNonmonotonicPoll,
+            Class::NonmonotonicPoll,
+            Class::Reordered,
+        ],
+        load_seconds: 30,
+        trials_max: 4,
+        hint: Hint {
+            faults: &["kill", "leadership-transfer"],
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "window-of-one",
+        what: "the producer's window remembers one batch where a client may repeat five",
+        expected: &[Class::Duplicate, Class::Reordered],
+        load_seconds: 45,
+        trials_max: 5,
+        hint: Hint {
+            faults: &["kill", "partition", "connection-reset"],
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "truncation-keeps-offset",
+        what: "after a truncation, the next offset is what it was before",
+        expected: &[
+            Class::ReplicaDivergence,
+            Class::ReplicaIncomplete,
+            Class::OffsetMismatch,
+            Class::InconsistentOffsets,
+            Class::RealtimeOrder,
+            Class::Stuck,
+        ],
+        load_seconds: 45,
+        trials_max: 5,
+        hint: Hint {
+            faults: &["partition", "pause", "kill"],
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "ack-below-min-insync",
+        what: "acks=all is answered by a majority although min.insync.replicas asks for more",
+        expected: &[Class::UnderReplicatedAck],
+        load_seconds: 30,
+        trials_max: 3,
+        hint: Hint {
+            faults: &["kill"],
+            min_insync_replicas: 3,
+            ..QUEUE
+        },
+    },
+    Bug {
+        id: "callback-before-sync",
+        what: "the flush callback fires before the journal's sync has returned",
+        expected: LOSS,
+        load_seconds: 30,
+        trials_max: 4,
+        hint: Hint {
+            faults: &["power-loss-all"],
+            ..QUEUE
+        },
+    },
+];
+
+/// What lost power does to writes that were not on disk.
+const LOSS: &[Class] = &[
+    Class::LostWrite,
+    Class::FinalLost,
+    Class::InconsistentOffsets,
+    Class::RealtimeOrder,
+    Class::ReplicaDivergence,
+];
+
+/// Some of the bugs, others for another `turn`; all of them within `BUGS.len()` turns.
+pub fn rotation(turn: u64) -> Vec<&'static Bug> {
+    let bugs = BUGS.len();
+    let first = (turn % bugs as u64) as usize * ROTATION;
+    (first..first + ROTATION)
+        .map(|position| &BUGS[position % bugs])
+        .collect()
+}
+
+/// One run that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trial {
+    /// The bug to plant; none for the control, which has to be clean.
+    pub bug: Option<&'static Bug>,
+    /// Counts from 0; to be mixed into the seed.
+    pub attempt: u32,
+    pub load_seconds: u64,
+    pub hint: Hint,
+}
+
+/// What became of one bug.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Caught {
+    pub bug: &'static Bug,
+    pub trials: u32,
+    pub took: Duration,
+    /// The classes of the first trial that found anything.
+    pub found: Vec<Class>,
+    /// Why trials could not be judged, if so.
+    pub errors: Vec<String>,
+}
+
+impl Caught {
+    /// Whether it was found under one of its names.
+    pub fn rightly(&self) -> bool {
+        self.found
+            .iter()
+            .any(|class| self.bug.expected.contains(class))
+    }
+}
+
+/// The outcome of all trials.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MutationReport {
+    /// What the run without a bug found, or why it could not be judged; absent if it was clean.
+    pub control: Option<String>,
+    pub bugs: Vec<Caught>,
+}
+
+impl MutationReport {
+    pub fn caught(&self) -> usize {
+        self.bugs.iter().filter(|bug| bug.rightly()).count()
+    }
+
+    /// Every bug was caught, and a product without one was not blamed.
+    pub fn is_green(&self) -> bool {
+        self.control.is_none() && self.caught() == self.bugs.len()
+    }
+}
+
+impl fmt::Display for Caught {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.found.iter().map(|class| class.name()).collect();
+        let (id, took) = (self.bug.id, self.took.as_secs_f64());
+        let trials = match self.trials {
+            1 => "1 trial".to_owned(),
+            many => format!("{many} trials"),
+        };
+        match (self.rightly(), names.is_empty()) {
+            (true, _) => write!(
+                f,
+                "ok    {id:<26} {} ({trials}, {took:.0} s)",
+                names.join(" ")
+            ),
+            (false, false) => write!(
+                f,
+                "FAIL  {id:<26} found under another name: {} ({trials}, {took:.0} s)",
+                names.join(" ")
+            ),
+            (false, true) => write!(f, "FAIL  {id:<26} missed ({trials}, {took:.0} s)"),
+        }?;
+        for error in &self.errors {
+            write!(f, "\n      {error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for MutationReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.control {
+            None => writeln!(f, "ok    {:<26} clean", "no bug")?,
+            Some(reason) => writeln!(f, "FAIL  {:<26} {reason}", "no bug")?,
+        }
+        for bug in &self.bugs {
+            writeln!(f, "{bug}")?;
+        }
+        let (caught, all) = (self.caught(), self.bugs.len());
+        write!(f, "mutation score: {caught} of {all}")
+    }
+}
+
+/// Plants each bug in turn and runs it until it is found or its budget is gone.
+///
+/// `run` runs one cluster and returns its verdict, or why there is none; `say` is told each line as
+/// soon as it is known. The first run is the control, without a bug.
+pub async fn mutations(
+    bugs: &[&'static Bug],
+    env: &Env,
+    mut run: impl AsyncFnMut(&Trial) -> Result<Verdict, String>,
+    mut say: impl FnMut(&str),
+) -> MutationReport {
+    let mut report = MutationReport::default();
+    let control = Trial {
+        bug: None,
+        attempt: 0,
+        load_seconds: 20,
+        hint: Hint {
+            faults: &["kill"],
+            ..QUEUE
+        },
+    };
+    report.control = match run(&control).await {
+        Ok(verdict) if verdict.judgement() == Judgement::Violation => Some(verdict.line()),
+        Ok(_) => None,
+        Err(reason) => Some(reason),
+    };
+    match &report.control {
+        None => say(&format!("ok    {:<26} clean", "no bug")),
+        Some(reason) => say(&format!("FAIL  {:<26} {reason}", "no bug")),
+    }
+    for bug in bugs {
+        let caught = hunt(bug, env, &mut run).await;
+        say(&caught.to_string());
+        report.bugs.push(caught);
+    }
+    report
+}
+
+async fn hunt(
+    bug: &'static Bug,
+    env: &Env,
+    run: &mut impl AsyncFnMut(&Trial) -> Result<Verdict, String>,
+) -> Caught {
+    let began = env.now();
+    let mut caught = Caught {
+        bug,
+        trials: 0,
+        took: Duration::ZERO,
+        found: Vec::new(),
+        errors: Vec::new(),
+    };
+    for attempt in 0..bug.trials_max {
+        let trial = Trial {
+            bug: Some(bug),
+            attempt,
+            load_seconds: bug.load_seconds,
+            hint: bug.hint,
+        };
+        caught.trials += 1;
+        match run(&trial).await {
+            Ok(verdict) => {
+                let found = verdict.classes();
+                if !found.is_empty() {
+                    caught.found = found;
+                    if caught.rightly() {
+                        break;
+                    }
+                }
+            }
+            Err(reason) => caught.errors.push(reason),
+        }
+    }
+    caught.took = env.now().saturating_duration_since(began);
+    caught
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::verdict::Finding;
+
+    fn verdict(classes: &[Class]) -> Verdict {
+        let violations = classes.iter().map(|class| Finding {
+            class: *class,
+            count: 1,
+            examples: Vec::new(),
+            allowed_because: None,
+        });
+        Verdict {
+            violations: violations.collect(),
+            tolerated: Vec::new(),
+            counts: Default::default(),
+            coverage: Default::default(),
+            availability: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_rotation_reaches_every_bug() {
+        let turns = (0..BUGS.len() as u64).flat_map(rotation);
+        let reached: BTreeSet<&str> = turns.map(|bug| bug.id).collect();
+        assert_eq!(reached.len(), BUGS.len());
+        assert_eq!(rotation(0).len(), ROTATION);
+        assert_ne!(rotation(0), rotation(1));
+    }
+
+    #[tokio::test]
+    async fn only_the_right_name_is_a_catch() {
+        let wanted: Vec<&'static Bug> = BUGS
+            .iter()
+            .filter(|bug| {
+                ["ack-before-flush", "window-of-one", "older-epoch-accepted"].contains(&bug.id)
+            })
+            .collect();
+        let mut trials = Vec::new();
+        let mut lines = Vec::new();
+        let report = mutations(
+            &wanted,
+            &Env::real(),
+            async |trial: &Trial| {
+                let id = trial.bug.map_or("none", |bug| bug.id);
+                trials.push((id, trial.attempt));
+                match (id, trial.attempt) {
+                    // Found at the second trial.
+                    ("ack-before-flush", 1) => Ok(verdict(&[Class::FinalLost])),
+                    // Found, but called something else.
+                    ("older-epoch-accepted", _) => Ok(verdict(&[Class::Unseen])),
+                    ("window-of-one", 0) => Err("the cluster did not start".to_owned()),
+                    _ => Ok(verdict(&[])),
+                }
+            },
+            |line| lines.push(line.to_owned()),
+        )
+        .await;
+        assert_eq!(report.control, None);
+        assert_eq!(report.caught(), 1);
+        assert!(!report.is_green());
+        assert_eq!(report.bugs.len(), 3);
+        let of = |id: &str| trials.iter().filter(|(found, _)| *found == id).count();
+        assert_eq!((of("none"), of("ack-before-flush")), (1, 2));
+        assert_eq!(of("window-of-one"), 5);
+        assert_eq!(lines.len(), 4);
+        let text = report.to_string();
+        assert!(text.ends_with("mutation score: 1 of 3"), "{text}");
+        assert!(text.contains("found under another name: unseen"), "{text}");
+        assert!(text.contains("the cluster did not start"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_blamed_control_is_not_green() {
+        let report = mutations(
+            &[],
+            &Env::real(),
+            async |_: &Trial| Ok(verdict(&[Class::Duplicate])),
+            |_| {},
+        )
+        .await;
+        assert!(!report.is_green());
+    }
+}

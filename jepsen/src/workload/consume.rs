@@ -1,0 +1,155 @@
+//! Consumers by assignment: each takes the partitions of a topic and reads them from the start, on
+//! and on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use corduroy_client::{From, Isolation, Reader};
+
+use super::keys::LiveTopic;
+use super::{Shared, take_record};
+use crate::chance::Chance;
+use crate::history::{Answer, Call, Key, Outcome, PartitionRead, WorkerId};
+
+/// How long one poll waits for records.
+const POLL_WAIT: Duration = Duration::from_millis(500);
+/// Batches that one poll takes, at most.
+const BATCHES_MAX: usize = 16;
+/// How long to wait after a client that cannot connect.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How long a consumer stays with a topic that is out of use and gives nothing more.
+const IDLE_POLLS_MAX: u32 = 6;
+
+/// Runs one consumer: reads the topic of a place, and whatever topic comes after it.
+pub async fn run(shared: Shared, worker: WorkerId, place: usize, seed: u64) {
+    let mut chance = Chance::fork(seed, u64::from(worker.0));
+    let mut last: Option<LiveTopic> = None;
+    while !shared.is_over() {
+        let Some(topic) = shared.keys.at(place).or_else(|| last.clone()) else {
+            shared.pause(AGAIN).await;
+            continue;
+        };
+        let Ok(client) = shared.client("jepsen-consumer").await else {
+            shared.pause(AGAIN).await;
+            continue;
+        };
+        let half_ms = u64::try_from(shared.crash_every.as_millis() / 2).unwrap_or(u64::MAX);
+        let life = Duration::from_millis(half_ms + chance.below(half_ms * 2));
+        let reader = client
+            .read(&*topic.name)
+            .partitions(0..i32::try_from(topic.partitions).unwrap_or(0))
+            .from(From::Earliest)
+            .isolation(Isolation::ReadCommitted)
+            .max_wait(POLL_WAIT / 2)
+            .follow();
+        Consumer {
+            shared: &shared,
+            worker,
+            place,
+            topic: topic.clone(),
+        }
+        .follow(reader, life)
+        .await;
+        last = Some(topic);
+    }
+}
+
+struct Consumer<'a> {
+    shared: &'a Shared,
+    worker: WorkerId,
+    place: usize,
+    topic: LiveTopic,
+}
+
+impl Consumer<'_> {
+    /// Polls until the topic is out of use and empty, the reader fails or its life is over.
+    async fn follow(&self, mut reader: Reader, life: Duration) {
+        let recorder = &self.shared.recorder;
+        let process = recorder.process();
+        let keys = self.topic.keys();
+        let assign = Call::Assign { keys: keys.clone() };
+        let id = recorder.invoke(self.worker, process, assign);
+        recorder.complete(id, Outcome::Ok(Answer::Done));
+        let end = self.shared.env.now() + life;
+        let mut positions: BTreeMap<Key, i64> = BTreeMap::new();
+        let mut idle = 0;
+        while !self.shared.is_over() {
+            let call = Call::Poll { keys: keys.clone() };
+            let id = recorder.invoke(self.worker, process, call);
+            match self.poll(&mut reader, &mut positions).await {
+                Ok(reads) => {
+                    idle = if reads.is_empty() { idle + 1 } else { 0 };
+                    recorder.complete(id, Outcome::Ok(Answer::Read(reads)));
+                }
+                Err(error) => {
+                    recorder.complete(id, Outcome::Fail { error });
+                    self.shared.pause(AGAIN).await;
+                    break;
+                }
+            }
+            let is_old = self.shared.keys.at(self.place).as_ref() != Some(&self.topic);
+            if is_old && idle >= IDLE_POLLS_MAX {
+                break;
+            }
+            if self.shared.env.now() > end {
+                let id = recorder.invoke(self.worker, process, Call::Crash);
+                recorder.complete(id, Outcome::Ok(Answer::Done));
+                break;
+            }
+        }
+    }
+
+    /// What is there, or comes soon.
+    async fn poll(
+        &self,
+        reader: &mut Reader,
+        positions: &mut BTreeMap<Key, i64>,
+    ) -> Result<Vec<PartitionRead>, String> {
+        let mut reads: Vec<PartitionRead> = Vec::new();
+        let mut wait = POLL_WAIT;
+        for _ in 0..BATCHES_MAX {
+            let Ok(next) = tokio::time::timeout(wait, reader.next()).await else {
+                break;
+            };
+            let batch = match next {
+                Some(Ok(batch)) => batch,
+                // What came before the error counts all the same; the error comes again.
+                Some(Err(error)) if reads.is_empty() => return Err(error.to_string()),
+                None if reads.is_empty() => return Err("the reader has ended".to_owned()),
+                _ => break,
+            };
+            // Only what is there already is added to the first batch.
+            wait = Duration::ZERO;
+            let Ok(partition) = u32::try_from(batch.partition()) else {
+                continue;
+            };
+            let key = self.topic.key(partition);
+            let from = positions.get(&key).copied().unwrap_or(0);
+            let place = reads.iter().position(|read| read.key == key);
+            let place = place.unwrap_or_else(|| {
+                reads.push(PartitionRead {
+                    key: key.clone(),
+                    from,
+                    next: from,
+                    values: Vec::new(),
+                    foreign: Vec::new(),
+                    log_start: None,
+                    // Fetched ahead: it may be older than what another consumer has seen since.
+                    high_watermark: None,
+                    leader_epoch: None,
+                    epochs: Vec::new(),
+                });
+                reads.len() - 1
+            });
+            let Some(read) = reads.get_mut(place) else {
+                continue;
+            };
+            for record in batch.records() {
+                take_record(read, record.offset(), record.leader_epoch(), record.value());
+            }
+            read.next = batch.next_offset();
+            positions.insert(key, read.next);
+        }
+        Ok(reads)
+    }
+}

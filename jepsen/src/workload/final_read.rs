@@ -1,0 +1,183 @@
+//! The log after everything was healed: as a fresh client reads it, and as every replica holds it.
+//!
+//! Consumers read from leaders, so a replica is read by letting its node lead. That it led from
+//! before the read until after it is asked of the nodes: else the read has failed and is tried
+//! again.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use corduroy_client::{Client, From, Isolation};
+use futures::stream::{self, StreamExt};
+
+use super::keys::LiveTopic;
+use super::{Shared, take_record};
+use crate::cluster::Cluster;
+use crate::history::{Answer, Call, FinalSource, Key, Outcome, PartitionRead, WorkerId};
+
+/// Partitions that are read at the same time.
+const AT_ONCE: usize = 6;
+/// Tries for each partition and replica.
+const TRIES: u32 = 8;
+/// Between tries.
+const AGAIN: Duration = Duration::from_millis(300);
+/// The longest a read of one partition may stand still.
+const STALL_MAX: Duration = Duration::from_secs(20);
+/// The worker under which final reads stand in the history.
+const WORKER: WorkerId = WorkerId(u32::MAX);
+
+/// Reads every partition of `topics` as a client does, then on each node of `nodes`.
+///
+/// # Errors
+/// What could not be read, a sentence each; the history holds the failed calls.
+pub async fn run(shared: &Shared, cluster: &Cluster, topics: &[LiveTopic]) -> Vec<String> {
+    let keys: Vec<Key> = topics.iter().flat_map(LiveTopic::keys).collect();
+    let sources = std::iter::once(FinalSource::Client)
+        .chain(cluster.ids().into_iter().map(FinalSource::Replica));
+    let mut missing = Vec::new();
+    // One node after the other: two that want to lead the same partition would only quarrel.
+    for source in sources {
+        let failed: Vec<String> = stream::iter(&keys)
+            .map(|key| read_one(shared, cluster, key, source))
+            .buffer_unordered(AT_ONCE)
+            .filter_map(async |failed| failed)
+            .collect()
+            .await;
+        missing.extend(failed);
+    }
+    missing
+}
+
+async fn read_one(
+    shared: &Shared,
+    cluster: &Cluster,
+    key: &Key,
+    source: FinalSource,
+) -> Option<String> {
+    let mut last = String::new();
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            shared.env.sleep(AGAIN).await;
+        }
+        let process = shared.recorder.process();
+        let call = Call::FinalRead {
+            key: key.clone(),
+            source,
+        };
+        let id = shared.recorder.invoke(WORKER, process, call);
+        match read(shared, cluster, key, source).await {
+            Ok(read) => {
+                let answer = Answer::Read(vec![read]);
+                shared.recorder.complete(id, Outcome::Ok(answer));
+                return None;
+            }
+            Err(error) => {
+                last = format!("{error:#}");
+                let outcome = Outcome::Fail {
+                    error: last.clone(),
+                };
+                shared.recorder.complete(id, outcome);
+            }
+        }
+    }
+    let from = match source {
+        FinalSource::Client => "by a client".to_owned(),
+        FinalSource::Replica(id) => format!("on node {id}"),
+    };
+    Some(format!("{key} could not be read {from}: {last}"))
+}
+
+async fn read(
+    shared: &Shared,
+    cluster: &Cluster,
+    key: &Key,
+    source: FinalSource,
+) -> anyhow::Result<PartitionRead> {
+    let FinalSource::Replica(id) = source else {
+        return whole(shared, key).await;
+    };
+    if leads(cluster, key)
+        .await
+        .is_none_or(|(leader, _)| leader != id)
+    {
+        cluster.lead(&key.topic, key.partition, id).await?;
+    }
+    let before = leads(cluster, key).await;
+    if before.is_none_or(|(leader, _)| leader != id) {
+        bail!("node {id} does not lead it: {before:?}");
+    }
+    let read = whole(shared, key).await?;
+    let after = leads(cluster, key).await;
+    if after != before {
+        bail!("its leader changed meanwhile: from {before:?} to {after:?}");
+    }
+    Ok(read)
+}
+
+/// The leader and its epoch.
+async fn leads(cluster: &Cluster, key: &Key) -> Option<(u32, i64)> {
+    let partitions = cluster.partitions().await;
+    let state = partitions.get(&(key.topic.to_string(), key.partition))?;
+    Some((state.leader?, state.leader_epoch))
+}
+
+/// Reads a partition from its start to its high watermark, with a new client.
+///
+/// # Errors
+/// The client's, and an end that does not come.
+pub async fn whole(shared: &Shared, key: &Key) -> anyhow::Result<PartitionRead> {
+    let client = shared.client("jepsen-final").await?;
+    whole_by(&client, key).await
+}
+
+/// Reads a partition from its start to the high watermark that its leader names now.
+///
+/// # Errors
+/// The client's, and an end that does not come.
+pub async fn whole_by(client: &Client, key: &Key) -> anyhow::Result<PartitionRead> {
+    let partition = i32::try_from(key.partition)?;
+    let mut reader = client
+        .read(&*key.topic)
+        .partition(partition)
+        .from(From::Earliest)
+        .isolation(Isolation::ReadCommitted)
+        .until_high_watermark();
+    let started = tokio::time::timeout(STALL_MAX, reader.started())
+        .await
+        .context("the reader does not start")?;
+    let start = started
+        .iter()
+        .find(|(number, _)| *number == partition)
+        .map_or(0, |(_, offset)| *offset);
+    let mut read = PartitionRead {
+        key: key.clone(),
+        from: start,
+        next: start,
+        values: Vec::new(),
+        foreign: Vec::new(),
+        log_start: Some(start),
+        high_watermark: None,
+        epochs: Vec::new(),
+        leader_epoch: None,
+    };
+    loop {
+        let next = tokio::time::timeout(STALL_MAX, reader.next())
+            .await
+            .with_context(|| format!("nothing comes after offset {}", read.next))?;
+        match next {
+            Some(Ok(batch)) => {
+                for record in batch.records() {
+                    take_record(
+                        &mut read,
+                        record.offset(),
+                        record.leader_epoch(),
+                        record.value(),
+                    );
+                }
+                read.next = batch.next_offset();
+            }
+            Some(Err(error)) => return Err(error.into()),
+            None => return Ok(read),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Looks at the cluster after every step and holds it against the laws.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use corduroy_raft::Role;
+use corduroy_record::{GroupId, LogIndex, Term};
+
+use crate::history::History;
+use crate::invariants::{self, Invariant, Moment};
+use crate::ledger::Ledger;
+use crate::machine::Machine;
+use crate::network::Host;
+use crate::observe::{ReplicaSeen, Seen};
+use crate::sometimes::Sometimes;
+use crate::trace::Trace;
+
+/// A law is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which law.
+    pub law: &'static str,
+    /// How.
+    pub what: String,
+    /// When, in simulated milliseconds.
+    pub at_millis: u64,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Violation {
+            law,
+            what,
+            at_millis,
+        } = self;
+        write!(f, "{law} at {at_millis} ms: {what}")
+    }
+}
+
+/// What it has seen, and what it looks for.
+pub struct Checker {
+    trace: Trace,
+    ledger: Ledger,
+    history: History,
+    invariants: Vec<Box<dyn Invariant>>,
+    before: Seen,
+    seen: Seen,
+    fresh: Vec<(GroupId, LogIndex)>,
+    leaders: BTreeMap<GroupId, (Host, Term)>,
+    sometimes: Sometimes,
+}
+
+impl Checker {
+    /// Has seen nothing.
+    pub fn new(trace: Trace, ledger: Ledger) -> Checker {
+        Checker {
+            trace,
+            ledger,
+            history: History::default(),
+            invariants: invariants::all(),
+            before: Seen::default(),
+            seen: Seen::default(),
+            fresh: Vec::new(),
+            leaders: BTreeMap::new(),
+            sometimes: Sometimes::default(),
+        }
+    }
+
+    /// The cluster as it was last.
+    pub fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// The points that were reached.
+    pub fn sometimes(&mut self) -> &mut Sometimes {
+        &mut self.sometimes
+    }
+
+    /// Looks at one machine; also the last thing before it dies.
+    pub fn look(&mut self, host: Host, machine: &Machine) {
+        for handle in self.seen.look(host, machine) {
+            let seen = self.seen.nodes.get(&host);
+            let seen = seen.and_then(|node| node.replicas.get(&handle.group()));
+            if let Some(seen) = seen {
+                let life = (host, machine.incarnation());
+                self.history.absorb(life, &handle, seen, &mut self.fresh);
+            }
+        }
+    }
+
+    /// Looks at all machines and checks every law.
+    ///
+    /// # Errors
+    /// The first law that is broken.
+    pub fn check(&mut self, machines: &BTreeMap<Host, Machine>) -> Result<(), Violation> {
+        self.seen.at_millis = self.trace.millis();
+        for (host, machine) in machines {
+            self.look(*host, machine);
+        }
+        self.note();
+        let acks = self.ledger.take_fresh();
+        let fresh = std::mem::take(&mut self.fresh);
+        let moment = Moment {
+            seen: &self.seen,
+            before: &self.before,
+            history: &self.history,
+            fresh: &fresh,
+            acks: &acks,
+            ledger: &self.ledger,
+        };
+        for invariant in &mut self.invariants {
+            if let Err(what) = invariant.check(&moment) {
+                return Err(Violation {
+                    law: invariant.name(),
+                    what,
+                    at_millis: self.seen.at_millis,
+                });
+            }
+        }
+        self.count();
+        self.before = self.seen.clone();
+        Ok(())
+    }
+
+    /// Changed replicas go into the trace.
+    fn note(&self) {
+        for (host, group, replica) in self.seen.running() {
+            let node = self.before.nodes.get(&host);
+            let old = node.and_then(|node| node.replicas.get(&group));
+            let (view, log) = (&replica.view, &replica.log);
+            if old.is_some_and(|old| old.view == *view && old.log.last == log.last) {
+                continue;
+            }
+            let last = log.last.map_or((0, 0), |(t, index)| (t.get(), index.get()));
+            let numbers = [
+                u64::from(host),
+                group.partition.get() as u64,
+                view.role as u64,
+                view.term.get(),
+                view.applied.get(),
+                view.high_watermark.get() as u64,
+                last.0,
+                last.1,
+                replica.slow.tables,
+            ];
+            self.trace.note("state", &numbers, &[]);
+        }
+    }
+
+    /// Counts the points that lie between the look before and this one.
+    fn count(&mut self) {
+        let mut reached: Vec<&'static str> = Vec::new();
+        for (host, group, replica) in self.seen.running() {
+            let node = self.before.nodes.get(&host);
+            let old = node.and_then(|node| node.replicas.get(&group));
+            if let Some(old) = old.filter(|old| old.replica == replica.replica) {
+                compare(old, replica, &mut reached);
+            }
+            if replica.leads() {
+                let now = (host, replica.view.term);
+                let known = self.leaders.entry(group).or_insert(now);
+                if now.1 > known.1 {
+                    if now.0 != known.0 {
+                        reached.push("leader-changed");
+                    }
+                    *known = now;
+                }
+            }
+        }
+        for group in self.leaders.keys() {
+            let replicas = self.seen.of_group(*group);
+            let leaders = replicas
+                .filter(|(_, r)| !r.of_the_dead && r.view.role == Role::Leader)
+                .count();
+            match leaders {
+                0 => reached.push("no-leader"),
+                1 => {}
+                _ => reached.push("two-leaders"),
+            }
+        }
+        let started = self.seen.nodes.values().any(|node| node.incarnation > 1);
+        if started && self.seen.nodes.values().all(|node| !node.up) {
+            reached.push("all-down");
+        }
+        for point in reached {
+            self.sometimes.reach(point);
+        }
+    }
+}
+
+fn compare(old: &ReplicaSeen, new: &ReplicaSeen, reached: &mut Vec<&'static str>) {
+    let (start, end) = (new.log.log_start.index, new.log.last);
+    if old.of_the_dead {
+        if old.log.last.map(|(_, index)| index) > end.map(|(_, index)| index) {
+            reached.push("unflushed-lost");
+        }
+        return;
+    }
+    if let Some((term, index)) = old.log.last
+        && index >= start
+        && new.term_of(index) != Some(term)
+    {
+        reached.push("suffix-cut");
+    }
+    if start > old.log.log_start.index {
+        let behind = old.log.last.is_none_or(|(_, last)| start > last.next());
+        reached.push(if behind {
+            "snapshot-installed"
+        } else {
+            "log-purged"
+        });
+    }
+    match (old.asleep, new.asleep) {
+        (false, true) => reached.push("slept"),
+        (true, false) => reached.push("woke"),
+        _ => {}
+    }
+    if new.slow.segments.len() > old.slow.segments.len() {
+        reached.push("segment-rolled");
+    }
+}

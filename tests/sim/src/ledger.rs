@@ -1,0 +1,141 @@
+//! What clients were told and what they read.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// A place in a topic: topic, partition, offset.
+pub type Place = (String, i32, i64);
+
+/// A record that a client was told is there.
+#[derive(Clone, Debug)]
+pub struct Ack {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub value: u64,
+}
+
+/// What became of a record, as its client knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Sent; nothing heard.
+    Open,
+    /// Acknowledged.
+    Acked,
+    /// "It was not written, and will not be."
+    Failed,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Clone = the same ledger.
+#[derive(Clone, Default)]
+pub struct Ledger(Rc<RefCell<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    next_value: u64,
+    fates: BTreeMap<u64, Fate>,
+    places: BTreeMap<Place, u64>,
+    acks: Vec<Ack>,
+    fresh: usize,
+    conflicts: Vec<String>,
+    reads: u64,
+}
+
+impl Ledger {
+    /// A value that nobody has sent before.
+    pub fn open(&self) -> u64 {
+        let mut inner = self.0.borrow_mut();
+        let value = inner.next_value;
+        inner.next_value += 1;
+        inner.fates.insert(value, Fate::Open);
+        value
+    }
+
+    /// A client was told that its value is at a place.
+    pub fn acked(&self, value: u64, place: Option<Place>) {
+        let mut inner = self.0.borrow_mut();
+        inner.fates.insert(value, Fate::Acked);
+        if let Some(place) = place {
+            inner.put(place.clone(), value, "acknowledged");
+            inner.acks.push(Ack { place, value });
+        }
+    }
+
+    /// A client was told something else.
+    pub fn settled(&self, value: u64, fate: Fate) {
+        self.0.borrow_mut().fates.insert(value, fate);
+    }
+
+    /// A client read a value.
+    pub fn read(&self, place: Place, value: u64) {
+        let mut inner = self.0.borrow_mut();
+        inner.reads += 1;
+        if inner.fates.get(&value) == Some(&Fate::Failed) {
+            let told = format!("{value} was read at {place:?}; its client was told that it failed");
+            inner.conflicts.push(told);
+        }
+        inner.put(place, value, "read");
+    }
+
+    /// Bytes were read that no client sent.
+    pub fn read_garbage(&self, place: &Place, bytes: &[u8]) {
+        let found = format!("{} bytes that nobody sent were read at {place:?}", bytes.len());
+        self.0.borrow_mut().conflicts.push(found);
+    }
+
+    /// Acknowledgements since the last call.
+    pub fn take_fresh(&self) -> Vec<Ack> {
+        let mut inner = self.0.borrow_mut();
+        let all = inner.acks.len();
+        let from = std::mem::replace(&mut inner.fresh, all);
+        inner.acks[from..].to_vec()
+    }
+
+    /// All acknowledgements.
+    pub fn acks(&self) -> Vec<Ack> {
+        self.0.borrow().acks.clone()
+    }
+
+    /// What contradicts what clients were told.
+    pub fn first_conflict(&self) -> Option<String> {
+        self.0.borrow().conflicts.first().cloned()
+    }
+
+    /// Values by fate: acknowledged, failed, unknown, read.
+    pub fn counts(&self) -> [u64; 4] {
+        let inner = self.0.borrow();
+        let of = |fate| inner.fates.values().filter(|known| **known == fate).count() as u64;
+        [of(Fate::Acked), of(Fate::Failed), of(Fate::Unknown), inner.reads]
+    }
+
+    /// Whether a value was refused for good.
+    pub fn failed(&self, value: u64) -> bool {
+        self.0.borrow().fates.get(&value) == Some(&Fate::Failed)
+    }
+
+    /// Values that are at more than one place.
+    pub fn doubles(&self) -> Vec<(u64, Place)> {
+        let inner = self.0.borrow();
+        let mut seen = BTreeSet::new();
+        let again = inner.places.iter().filter(|(_, value)| !seen.insert(**value));
+        again.map(|(place, value)| (*value, place.clone())).collect()
+    }
+}
+
+impl Inner {
+    fn put(&mut self, place: Place, value: u64, how: &str) {
+        match self.places.get(&place) {
+            Some(known) if *known != value => {
+                let told = format!("{value} was {how} at {place:?}, where {known} was before");
+                self.conflicts.push(told);
+            }
+            Some(_) => {}
+            None => {
+                self.places.insert(place, value);
+            }
+        }
+    }
+}

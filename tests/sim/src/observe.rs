@@ -1,0 +1,203 @@
+//! What the checker sees of a cluster at one moment, without touching it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use corduroy::controller::MetadataImage;
+use corduroy_raft::{Replica, ReplicaView, Role};
+use corduroy_record::{GroupId, LogIndex, NodeId, Offset, ReplicaId, Term};
+use corduroy_storage::{EpochStart, LogState, SegmentBoundary};
+
+use crate::machine::Machine;
+use crate::network::Host;
+use crate::trace::mix_bytes;
+
+/// One replica at one moment.
+#[derive(Clone)]
+pub struct ReplicaSeen {
+    /// Which replica of the group it is.
+    pub replica: ReplicaId,
+    /// What Raft says.
+    pub view: ReplicaView,
+    /// Its log.
+    pub log: LogState,
+    /// Log start, last stable, high watermark, log end, where it is an open partition.
+    pub marks: Option<[Offset; 4]>,
+    /// Whether its group sleeps here.
+    pub asleep: bool,
+    /// What changes with its log or its term only.
+    pub slow: Rc<SlowSeen>,
+    /// It was seen like this in an earlier life of its node, which has not opened it again.
+    pub of_the_dead: bool,
+}
+
+/// What is looked at only when the log, the term or the role changed.
+pub struct SlowSeen {
+    /// Members: replica, node, whether it votes.
+    pub members: Vec<(ReplicaId, NodeId, bool)>,
+    /// Where each term begins.
+    pub epochs: Vec<EpochStart>,
+    /// The segments.
+    pub segments: Vec<SegmentBoundary>,
+    /// A hash of the state machine's tables.
+    pub tables: u64,
+}
+
+impl ReplicaSeen {
+    /// Whether it leads and may serve.
+    pub fn leads(&self) -> bool {
+        !self.of_the_dead && self.view.role == Role::Leader && self.view.leader_ready
+    }
+
+    /// The term of an entry of its log, from the epoch table.
+    pub fn term_of(&self, index: LogIndex) -> Option<Term> {
+        if self.log.last.is_none_or(|(_, last)| index > last) {
+            return None;
+        }
+        if let Some((term, at)) = self.log.log_start.prev
+            && at == index
+        {
+            return Some(term);
+        }
+        let before = self.slow.epochs.iter().rev();
+        let start = before.into_iter().find(|start| start.first_index <= index);
+        start.map(|start| start.term)
+    }
+
+    /// Whether its disk surely holds this entry, or a snapshot past it.
+    pub fn holds_durably(&self, index: LogIndex, term: Term) -> bool {
+        if index < self.log.log_start.index {
+            return true;
+        }
+        self.log.durable_last >= Some(index) && self.term_of(index) == Some(term)
+    }
+}
+
+/// One node at one moment.
+#[derive(Clone, Default)]
+pub struct NodeSeen {
+    /// How often it was started.
+    pub incarnation: u64,
+    /// Whether there is a process.
+    pub up: bool,
+    /// Its replicas; those that it has not opened in this life as they were last.
+    pub replicas: BTreeMap<GroupId, ReplicaSeen>,
+    /// The controller's image, as the node has it.
+    pub image: Option<Arc<MetadataImage>>,
+    /// Why its disk takes nothing any more.
+    pub disk_failure: Option<String>,
+    /// Bytes queued to other nodes.
+    pub queued_bytes: usize,
+}
+
+/// The cluster at one moment.
+#[derive(Clone, Default)]
+pub struct Seen {
+    /// Since the run began, in simulated milliseconds.
+    pub at_millis: u64,
+    /// All nodes.
+    pub nodes: BTreeMap<Host, NodeSeen>,
+}
+
+impl Seen {
+    /// All replicas of all nodes.
+    pub fn replicas(&self) -> impl Iterator<Item = (Host, GroupId, &ReplicaSeen)> {
+        self.nodes.iter().flat_map(|(host, node)| {
+            let replicas = node.replicas.iter();
+            replicas.map(|(group, replica)| (*host, *group, replica))
+        })
+    }
+
+    /// Replicas of processes that run now.
+    pub fn running(&self) -> impl Iterator<Item = (Host, GroupId, &ReplicaSeen)> {
+        self.replicas().filter(|(_, _, replica)| !replica.of_the_dead)
+    }
+
+    /// All replicas of one group.
+    pub fn of_group(&self, group: GroupId) -> impl Iterator<Item = (Host, &ReplicaSeen)> {
+        self.nodes.iter().filter_map(move |(host, node)| {
+            let replica = node.replicas.get(&group)?;
+            Some((*host, replica))
+        })
+    }
+
+    /// The newest image that any node has.
+    pub fn image(&self) -> Option<&Arc<MetadataImage>> {
+        let images = self.nodes.values().filter_map(|node| node.image.as_ref());
+        images.max_by_key(|image| image.version)
+    }
+
+    /// How many replicas durably hold an entry.
+    pub fn durable_copies(&self, group: GroupId, index: LogIndex, term: Term) -> usize {
+        let replicas = self.of_group(group);
+        replicas
+            .filter(|(_, replica)| replica.holds_durably(index, term))
+            .count()
+    }
+
+    /// Replaces what was seen of one machine by what there is now.
+    pub fn look(&mut self, host: Host, machine: &Machine) -> Vec<Replica> {
+        let node = self.nodes.entry(host).or_default();
+        let reborn = node.incarnation != machine.incarnation();
+        node.incarnation = machine.incarnation();
+        node.up = machine.is_up();
+        if reborn || !node.up {
+            for replica in node.replicas.values_mut() {
+                replica.of_the_dead = true;
+            }
+            node.disk_failure = None;
+            node.image = None;
+            node.queued_bytes = 0;
+        }
+        if !node.up {
+            return Vec::new();
+        }
+        let local = machine.node();
+        let handles = local.replicas();
+        for handle in &handles {
+            let before = node.replicas.get(&handle.group());
+            let seen = look_at(handle, local.watermarks(handle.group()), before);
+            node.replicas.insert(handle.group(), seen);
+        }
+        // A replica that was removed in this life is no more, unlike one not opened yet.
+        let open: Vec<GroupId> = handles.iter().map(Replica::group).collect();
+        node.replicas
+            .retain(|group, replica| replica.of_the_dead || open.binary_search(group).is_ok());
+        node.image = local.image();
+        node.disk_failure = local.disk_failure();
+        node.queued_bytes = local.raft_metrics().iter().map(|m| m.queued_bytes).sum();
+        handles
+    }
+}
+
+fn look_at(handle: &Replica, marks: Option<[Offset; 4]>, before: Option<&ReplicaSeen>) -> ReplicaSeen {
+    let (view, log) = (handle.view(), handle.log().state());
+    let same = before.filter(|before| {
+        !before.of_the_dead
+            && before.replica == handle.id()
+            && before.view.term == view.term
+            && before.view.role == view.role
+            && before.view.applied == view.applied
+            && before.log.last == log.last
+            && before.log.log_start == log.log_start
+    });
+    let slow = match same {
+        Some(before) => before.slow.clone(),
+        None => Rc::new(SlowSeen {
+            members: handle.members(),
+            epochs: handle.log().epochs().starts().to_vec(),
+            segments: handle.log().segment_boundaries(),
+            tables: mix_bytes(0, &handle.tables()),
+        }),
+    };
+    ReplicaSeen {
+        replica: handle.id(),
+        view,
+        log,
+        marks,
+        asleep: handle.is_asleep(),
+        slow,
+        of_the_dead: false,
+    }
+}

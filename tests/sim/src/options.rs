@@ -1,0 +1,105 @@
+//! What a run is told: its seed, its length, and which faults may happen in it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A class of faults. Each can be left out, to shrink a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultClass {
+    /// A process dies; its machine and its page cache live.
+    Kill,
+    /// One machine loses power: what was not flushed is lost, in parts.
+    Power,
+    /// All machines lose power at once.
+    PowerAll,
+    /// Power fails in the middle of a chosen operation of the disk: torn and lost writes.
+    Torn,
+    /// A node is stopped in order and started again.
+    Stop,
+    /// Links are cut in both directions.
+    Partition,
+    /// A link is cut in one direction.
+    OneWay,
+    /// Links get slow, and connections overtake each other.
+    Delay,
+    /// A disk gets slow.
+    SlowDisk,
+    /// A flush fails; the node's process is restarted later.
+    FailedFlush,
+    /// Wall clocks jump.
+    Clock,
+}
+
+impl FaultClass {
+    /// All of them.
+    pub const ALL: [FaultClass; 11] = [
+        FaultClass::Kill,
+        FaultClass::Power,
+        FaultClass::PowerAll,
+        FaultClass::Torn,
+        FaultClass::Stop,
+        FaultClass::Partition,
+        FaultClass::OneWay,
+        FaultClass::Delay,
+        FaultClass::SlowDisk,
+        FaultClass::FailedFlush,
+        FaultClass::Clock,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultClass::Kill => "kill",
+            FaultClass::Power => "power",
+            FaultClass::PowerAll => "power-all",
+            FaultClass::Torn => "torn",
+            FaultClass::Stop => "stop",
+            FaultClass::Partition => "partition",
+            FaultClass::OneWay => "one-way",
+            FaultClass::Delay => "delay",
+            FaultClass::SlowDisk => "slow-disk",
+            FaultClass::FailedFlush => "failed-flush",
+            FaultClass::Clock => "clock",
+        }
+    }
+}
+
+impl fmt::Display for FaultClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for FaultClass {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FaultClass, String> {
+        let known = FaultClass::ALL.into_iter();
+        known
+            .clone()
+            .find(|class| class.name() == text)
+            .ok_or_else(|| {
+                let names: Vec<&str> = known.map(FaultClass::name).collect();
+                format!("no class of faults has this name; there are {}", names.join(", "))
+            })
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Everything that is drawn comes from it.
+    pub seed: u64,
+    /// Length of the phase with faults, in simulated seconds.
+    pub fault_seconds: u64,
+    /// Faults that do not happen.
+    pub without: Vec<FaultClass>,
+}
+
+impl RunOptions {
+    /// The classes that may happen.
+    pub fn classes(&self) -> Vec<FaultClass> {
+        let all = FaultClass::ALL.into_iter();
+        all.filter(|class| !self.without.contains(class)).collect()
+    }
+}

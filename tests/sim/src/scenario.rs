@@ -1,0 +1,241 @@
+//! A run: the cluster forms, faults strike it, then a majority is healed for good and has to
+//! make progress; in the end everything is healed and all replicas agree.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corduroy_record::GroupId;
+
+use crate::checker::Violation;
+use crate::faults::{Faults, Plight};
+use crate::network::Host;
+use crate::options::RunOptions;
+use crate::workload::{CLIENTS, KEPT, KEPT_PARTITIONS, TRIMMED};
+use crate::world::{HOSTS, World};
+
+/// A cluster without faults has formed and has its topics by then.
+const FORMED_BY: Duration = Duration::from_secs(30);
+/// A healed majority leads everything by then.
+const LED_BY: Duration = Duration::from_secs(20);
+/// And serves every client by then.
+const SERVED_BY: Duration = Duration::from_secs(60);
+/// Healed replicas hold the same by then.
+const AGREED_BY: Duration = Duration::from_secs(60);
+/// Producers of a run.
+const PRODUCERS: u64 = 2;
+
+/// All phases.
+///
+/// # Errors
+/// The first law that is broken.
+pub async fn run(world: &mut World, options: &RunOptions) -> Result<(), Violation> {
+    form(world).await?;
+    let mut faults = Faults::new(world, options.classes());
+    let end = world.now() + options.fault_seconds * 1_000;
+    while world.now() < end {
+        faults.tick(world);
+        world.step().await?;
+    }
+    count_sends(world);
+    let (majority, left_out) = pick_majority(world);
+    tracing::info!(?majority, at = world.now(), "a majority is healed for good");
+    faults.spare(world, &majority);
+    let plight = faults.leave_out(world, left_out);
+    tracing::info!(left_out, ?plight, "the rest is not");
+    let may_lead = match plight {
+        Plight::Slow => HOSTS.to_vec(),
+        _ => majority,
+    };
+    live(world, &may_lead).await?;
+    reunite(world, &mut faults).await
+}
+
+/// The nodes start, the topics are created, the clients begin.
+async fn form(world: &mut World) -> Result<(), Violation> {
+    for host in HOSTS {
+        world.start(host);
+    }
+    world
+        .until("the nodes serve", FORMED_BY, |world| {
+            HOSTS.iter().all(|host| world.node(*host).is_serving())
+        })
+        .await?;
+    let topics = in_background(world, |workload| async move {
+        workload.create_topics().await;
+        Ok(())
+    });
+    world
+        .until("the topics are there", FORMED_BY, |world| {
+            topics.borrow().is_some() && world.all_led(&HOSTS)
+        })
+        .await?;
+    for _ in 0..PRODUCERS {
+        let producer = world.workload.clone().produce(world.random.fork());
+        world.running.spawn(CLIENTS, producer);
+    }
+    for partition in 0..KEPT_PARTITIONS {
+        let reader = world.workload.clone().follow(KEPT, partition);
+        world.running.spawn(CLIENTS, reader);
+    }
+    let reader = world.workload.clone().follow(TRIMMED, 0);
+    world.running.spawn(CLIENTS, reader);
+    world.pass(Duration::from_secs(1)).await
+}
+
+fn count_sends(world: &mut World) {
+    let [_, failed, unknown, _] = world.ledger.counts();
+    if failed > 0 {
+        world.checker.sometimes().reach("send-failed");
+    }
+    if unknown > 0 {
+        world.checker.sometimes().reach("send-unknown");
+    }
+}
+
+fn pick_majority(world: &mut World) -> (Vec<Host>, Host) {
+    let left_out = world.random.pick(&HOSTS).unwrap_or(HOSTS[0]);
+    let chosen = HOSTS.into_iter().filter(|host| *host != left_out);
+    (chosen.collect(), left_out)
+}
+
+type Outcome = Rc<RefCell<Option<Result<(), String>>>>;
+
+/// Does something on the clients' machine.
+fn in_background<F>(
+    world: &World,
+    work: impl FnOnce(crate::workload::Workload) -> F,
+) -> Outcome
+where
+    F: Future<Output = Result<(), String>> + 'static,
+{
+    let outcome = Outcome::default();
+    let (slot, work) = (outcome.clone(), work(world.workload.clone()));
+    world.running.spawn(CLIENTS, async move {
+        let result = work.await;
+        *slot.borrow_mut() = Some(result);
+    });
+    outcome
+}
+
+/// Waits for an outcome.
+async fn finish(
+    world: &mut World,
+    what: &str,
+    limit: Duration,
+    outcome: Outcome,
+) -> Result<(), Violation> {
+    world
+        .until(what, limit, |_| outcome.borrow().is_some())
+        .await?;
+    let result = outcome.borrow_mut().take();
+    match result {
+        Some(Err(error)) => Err(world.violation("progress", &format!("{what}: {error}"))),
+        _ => Ok(()),
+    }
+}
+
+/// The healed majority leads, takes records, and gives every acknowledged one.
+async fn live(world: &mut World, may_lead: &[Host]) -> Result<(), Violation> {
+    let may_lead = may_lead.to_vec();
+    world
+        .until("a healed majority leads everything", LED_BY, |world| {
+            world.all_led(&may_lead)
+        })
+        .await?;
+    let sent = in_background(world, |workload| async move {
+        for (topic, partition) in partitions() {
+            workload.send_one(topic, partition).await?;
+        }
+        Ok(())
+    });
+    finish(world, "every partition takes a record", SERVED_BY, sent).await?;
+    read_back(world).await
+}
+
+fn partitions() -> impl Iterator<Item = (&'static str, i32)> {
+    let kept = (0..KEPT_PARTITIONS).map(|partition| (KEPT, partition));
+    kept.chain([(TRIMMED, 0)])
+}
+
+/// Every acknowledged record of the topic that keeps everything is there, at its place.
+async fn read_back(world: &mut World) -> Result<(), Violation> {
+    // What is acknowledged from here on may be missed by the read.
+    let acks = world.ledger.acks();
+    let read: Rc<RefCell<Vec<(String, i32, i64, u64)>>> = Rc::default();
+    let into = read.clone();
+    let outcome = in_background(world, |workload| async move {
+        for (topic, partition) in partitions() {
+            let found = workload.read_all(topic, partition).await?;
+            let mut read = into.borrow_mut();
+            let places = found.into_iter();
+            read.extend(places.map(|(at, value)| (topic.to_owned(), partition, at, value)));
+        }
+        Ok(())
+    });
+    finish(world, "everything can be read", SERVED_BY, outcome).await?;
+    let read: std::collections::BTreeMap<(String, i32, i64), u64> = read
+        .borrow()
+        .iter()
+        .map(|(topic, partition, at, value)| ((topic.clone(), *partition, *at), *value))
+        .collect();
+    for ack in acks {
+        if ack.place.0 == KEPT && read.get(&ack.place) != Some(&ack.value) {
+            let found = read.get(&ack.place);
+            let what = format!(
+                "{} was acknowledged at {:?}; a read from the start finds {found:?} there",
+                ack.value, ack.place
+            );
+            return Err(world.violation("acked_is_readable", &what));
+        }
+    }
+    if let Some((value, place)) = world.ledger.doubles().first() {
+        let what = format!("{value} is there twice, the second time at {place:?}");
+        return Err(world.violation("nothing_is_there_twice", &what));
+    }
+    for (place, value) in &read {
+        if world.ledger.failed(*value) {
+            let what = format!("{value} is at {place:?}; its client was told that it failed");
+            return Err(world.violation("failed_is_not_there", &what));
+        }
+    }
+    Ok(())
+}
+
+/// Everything is healed; all replicas end with the same.
+async fn reunite(world: &mut World, faults: &mut Faults) -> Result<(), Violation> {
+    faults.spare(world, &HOSTS);
+    world.workload.end();
+    world
+        .until("all nodes serve again", AGREED_BY, |world| {
+            HOSTS.iter().all(|host| world.node(*host).is_serving())
+        })
+        .await?;
+    world
+        .until("all replicas agree", AGREED_BY, |world| agree(world))
+        .await?;
+    read_back(world).await
+}
+
+fn agree(world: &World) -> bool {
+    let seen = world.checker.seen();
+    let Some(image) = seen.image() else {
+        return false;
+    };
+    let partitions = image.topics.values().flat_map(|topic| topic.groups());
+    let mut groups = partitions.chain([GroupId::CONTROLLER]);
+    groups.all(|group| {
+        let replicas: Vec<_> = seen.of_group(group).map(|(_, replica)| replica).collect();
+        let Some(first) = replicas.first() else {
+            return false;
+        };
+        replicas.len() == HOSTS.len()
+            && replicas.iter().all(|replica| {
+                !replica.of_the_dead
+                    && !replica.log.no_vote
+                    && replica.view.applied == first.view.applied
+                    && replica.log.last == first.log.last
+                    && replica.log.last.map(|(_, index)| index) == Some(first.view.applied)
+            })
+    })
+}
