@@ -353,3 +353,129 @@ fn a_broker_that_has_just_died_stays_listed_and_leads_nothing() {
     brokers.sort_unstable();
     assert_eq!(brokers, [1, 2, 3]);
 }
+
+/// An answer that waited for this would not come within the patience of a raw connection.
+const FOR_EVER: Duration = Duration::from_secs(300);
+
+/// Batches of nearly 1 MiB that fill the pipeline of a partition (32 MiB).
+const FILLING_BATCHES: usize = 40;
+
+#[test]
+fn a_full_pipeline_does_not_hide_that_the_majority_is_lost() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let topic = "full";
+    cluster.create_topic(topic, 1, &["min.insync.replicas=2"]);
+    let value = "f".repeat(1_000_000);
+    let mut filled = false;
+    let mut wire = cluster.wire(1);
+    for _ in 0..rounds() {
+        cluster.wait_in_sync(topic, 0, 3);
+        let leader = cluster.leader(topic, 0);
+        wire = cluster.wire(leader);
+        let followers: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();
+        for id in &followers {
+            cluster.node(*id).pause();
+        }
+        // Taken while the lease lasts, committed by nobody.
+        let taken = (0..FILLING_BATCHES)
+            .take_while(|_| {
+                let soon = Duration::from_millis(200);
+                wire.produce((topic, 0), 1, soon, &batch(None, &[&value]))
+                    .is_ok_and(|produced| produced.error == ErrorCode::None)
+            })
+            .count();
+        filled = taken * value.len() >= 32 << 20;
+        if filled {
+            break;
+        }
+        for id in &followers {
+            cluster.node(*id).resume();
+        }
+    }
+    assert!(filled, "the lease never lasted for 32 MiB");
+    wait_until("the leader has lost its majority", || {
+        let soon = Duration::from_millis(200);
+        let produced = wire.produce((topic, 0), -1, soon, &batch(None, &["x"]));
+        let error = produced.expect("answered").error;
+        assert_ne!(error, ErrorCode::None, "acknowledged by a minority");
+        error == ErrorCode::NotEnoughReplicas
+    });
+    let all = wire.produce((topic, 0), -1, FOR_EVER, &batch(None, &["x"]));
+    assert_eq!(
+        all.expect("answered at once").error,
+        ErrorCode::NotEnoughReplicas
+    );
+    wait_until("the lease has run out", || {
+        let soon = Duration::from_millis(200);
+        let produced = wire.produce((topic, 0), 1, soon, &batch(None, &["x"]));
+        produced.expect("answered").error == ErrorCode::NotLeaderOrFollower
+    });
+    let one = wire.produce((topic, 0), 1, FOR_EVER, &batch(None, &["x"]));
+    assert_eq!(
+        one.expect("answered at once").error,
+        ErrorCode::NotLeaderOrFollower
+    );
+}
+
+/// Safety law 14: a duplicate is answered under the condition of its own request.
+#[test]
+fn a_duplicate_is_acknowledged_with_as_many_copies_as_the_first_had_to_have() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let topic = "repeated";
+    cluster.create_topic(topic, 1, &["min.insync.replicas=3"]);
+    let leader = cluster.leader(topic, 0);
+    let mut wire = cluster.wire(leader);
+    let paused = leader % 3 + 1;
+    let soon = Duration::from_millis(120);
+    let mut appended = None;
+    for _ in 0..rounds() {
+        let (id, epoch) = wire.producer_id().expect("an id");
+        let sent = batch(Some((id, epoch, 0)), &["once"]);
+        cluster.wait_in_sync(topic, 0, 3);
+        cluster.node(paused).pause();
+        let first = wire.produce((topic, 0), -1, soon, &sent).expect("answered");
+        if first.error == ErrorCode::NotEnoughReplicasAfterAppend {
+            let again = wire.produce((topic, 0), -1, soon, &sent).expect("answered");
+            assert!(
+                matches!(
+                    again.error,
+                    ErrorCode::NotEnoughReplicasAfterAppend | ErrorCode::NotEnoughReplicas
+                ),
+                "the same batch with two copies: {:?}",
+                again.error
+            );
+            // Not that it left the in-sync replicas meanwhile, which the door would have seen.
+            if again.error == ErrorCode::NotEnoughReplicasAfterAppend {
+                appended = Some(sent);
+            }
+        }
+        cluster.node(paused).resume();
+        if appended.is_some() {
+            break;
+        }
+    }
+    let sent = appended.expect("committed by two before the third was missed");
+    cluster.wait_in_sync(topic, 0, 3);
+    let wire = cluster.wire(cluster.leader(topic, 0)).produce(
+        (topic, 0),
+        -1,
+        ANSWER,
+        &sent,
+    );
+    let produced = wire.expect("answered");
+    assert_eq!(produced.error, ErrorCode::None, "with three copies");
+    let end = cluster.wire(cluster.leader(topic, 0)).list_offset(topic, 0, -1);
+    let (_, end) = end.expect("answered");
+    assert!(produced.base_offset < end, "where the first one went");
+    assert_eq!(read_offsets_of(&cluster, topic, "once"), end, "each once");
+}
+
+/// How many records of a partition have this value.
+fn read_offsets_of(cluster: &Cluster, topic: &str, value: &str) -> i64 {
+    let bootstrap = cluster.bootstrap();
+    let found = block_on(async { read_all(&client(&bootstrap).await, topic, 0).await });
+    let count = found.iter().filter(|(_, found)| found == value).count();
+    i64::try_from(count).expect("few")
+}

@@ -231,13 +231,18 @@ impl ClientShared {
     ) -> Result<A::Response, Error> {
         let mut attempts = 0;
         let mut maybe_before = false;
+        // A broker that answers and cannot help is not asked twice in a row where others are.
+        let mut helpless = None;
         loop {
             attempts += 1;
-            let asked = self.ask_once(target, deadline, &build).await;
+            let asked = self.ask_once(target, helpless.as_ref(), deadline, &build).await;
             let error = match asked {
-                Ok((response, label)) => match check(&response) {
+                Ok((response, label, peer)) => match check(&response) {
                     Ok(()) => return Ok(response),
-                    Err(error) => error.with_broker(&label),
+                    Err(error) => {
+                        helpless = peer;
+                        error.with_broker(&label)
+                    }
                 },
                 Err(error) => error,
             };
@@ -263,15 +268,19 @@ impl ClientShared {
     async fn ask_once<A: Api>(
         &self,
         target: Target,
+        helpless: Option<&Peer>,
         deadline: Instant,
         build: impl Fn(i16) -> A,
-    ) -> Result<(A::Response, Arc<str>), Error> {
+    ) -> Result<(A::Response, Arc<str>, Option<Peer>), Error> {
         let image = self.metadata.image();
-        let connection = match (target, image.controller) {
+        let (peer, connection) = match (target, image.controller) {
             (Target::Controller, Some(id)) | (Target::Node(id), _) => {
-                self.metadata.pool().node(&image, id).await?
+                (None, self.metadata.pool().node(&image, id).await?)
             }
-            _ => self.any_connection(&image).await?,
+            _ => {
+                let (peer, connection) = self.any_connection(&image, helpless).await?;
+                (Some(peer), connection)
+            }
         };
         let left = deadline.saturating_duration_since(self.net.env.now());
         let limit = match target {
@@ -284,17 +293,23 @@ impl ClientShared {
             Target::Controller | Target::Node(_) => self.net.settings.request_timeout.min(left),
         };
         let response = connection.call(limit, build).await?;
-        Ok((response, connection.label().clone()))
+        Ok((response, connection.label().clone(), peer))
     }
 
-    async fn any_connection(&self, image: &ClusterImage) -> Result<Arc<Connection>, Error> {
+    async fn any_connection(
+        &self,
+        image: &ClusterImage,
+        helpless: Option<&Peer>,
+    ) -> Result<(Peer, Arc<Connection>), Error> {
         let mut last = Error::new(ErrorKind::Disconnected, "no broker is known");
-        for peer in self.metadata.candidates() {
+        let mut peers = self.metadata.candidates();
+        peers.sort_by_key(|peer| Some(peer) == helpless);
+        for peer in peers {
             if matches!(peer, Peer::Node(id) if !image.brokers.contains_key(&id)) {
                 continue;
             }
             match self.metadata.reach(&peer).await {
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => return Ok((peer, connection)),
                 Err(error) => last = error,
             }
         }

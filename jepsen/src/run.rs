@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use corduroy_env::Env;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::checker;
 use crate::clean::RunFile;
@@ -40,6 +41,8 @@ const AFTER_HEAL: Duration = Duration::from_secs(5);
 const STOP_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Where disk images go if there is room: memory, which is quick.
 const IMAGES_IN_MEMORY: &str = "/dev/shm";
+/// What a trial says that was told to stop.
+pub const INTERRUPTED: &str = "interrupted";
 /// Room that is left there for others.
 const MEMORY_LEFT_BYTES: u64 = 2 << 30;
 /// Room that the images of one node may come to take.
@@ -275,8 +278,12 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
             done?;
             false
         }
-        _ = tokio::signal::ctrl_c() => true,
+        () = asked_to_stop() => true,
     };
+    if interrupted && !run.is_shown {
+        // A trial among many: the program is to end, so there is nothing to judge.
+        bail!("{INTERRUPTED}");
+    }
     if interrupted {
         recorder.note("interrupted");
         eprintln!("\ninterrupted: healing, reading, judging what there is");
@@ -308,6 +315,19 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     breakdowns.extend(cluster.crashes().iter().cloned());
     breakdowns.extend(verify_logs(run, cluster));
     Ok(breakdowns)
+}
+
+/// Ctrl-C or SIGTERM.
+async fn asked_to_stop() {
+    let terminate = signal(SignalKind::terminate());
+    let Ok(mut terminate) = terminate else {
+        let _ = tokio::signal::ctrl_c().await;
+        return;
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
 }
 
 /// Lets the product check every byte of what stopped nodes left. Bit rot may still lie where

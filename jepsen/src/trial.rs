@@ -14,8 +14,9 @@ use crate::selftest::{self, BUG_VARIABLE, BUGS, Bug, Trial};
 use crate::verdict::{EXIT_PASS, EXIT_VIOLATION, Verdict};
 use crate::workload::WorkloadKind;
 
-/// Sends per second in a trial: planted bugs show themselves under load.
-const RATE: u32 = 400;
+/// Sends per second in the trials of a bug, in turn: some show themselves under load, and some only
+/// when a write is the last one for a while.
+const RATES: [u32; 2] = [400, 30];
 
 /// Judges the histories, then hunts the planted bugs if there is a build that has them.
 ///
@@ -51,14 +52,22 @@ async fn hunt(env: &Env, args: &SelftestArgs, binary: &Path) -> anyhow::Result<b
     let scratch = std::env::temp_dir().join(format!("corduroy-selftest-{:x}", env.random_u64()));
     std::fs::create_dir(&scratch)?;
     let mut number = 0;
+    let mut is_interrupted = false;
     let report = selftest::mutations(
         &bugs,
         env,
         async |trial: &Trial| {
+            if is_interrupted {
+                return Err(run::INTERRUPTED.to_owned());
+            }
             number += 1;
             let out = scratch.join(format!("trial-{number}"));
             let judged = one(env, trial, &binary, &out, args.seed).await;
-            judged.map_err(|error| format!("{error:#}"))
+            judged.map_err(|error| {
+                let reason = format!("{error:#}");
+                is_interrupted |= reason == run::INTERRUPTED;
+                reason
+            })
         },
         |line| println!("{line}"),
     )
@@ -104,7 +113,7 @@ async fn one(
         nodes,
         workload,
         kinds,
-        rate: RATE,
+        rate: RATES[trial.attempt as usize % RATES.len()],
         seed: seed.wrapping_add(u64::from(trial.attempt)),
         out: PathBuf::from(out),
         binary: binary.to_owned(),

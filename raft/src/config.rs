@@ -62,11 +62,10 @@ pub struct RaftConfig {
     pub propose_window: usize,
     /// Bytes of snapshot tables that one frame carries.
     pub snapshot_chunk_bytes: usize,
-    /// Entries that purging keeps below the applied index. openraft panics if it is to apply an
-    /// entry whose successor is purged (#2116: the purge overtakes a queued apply). One is enough:
-    /// apply goes on right behind what was applied when the purge was asked for, or later, and the
-    /// purge ends at the place of saved tables, which lies at least this far below it. What more
-    /// would buy is only a later purge.
+    /// Entries that purging keeps below the applied index. A purge that overtakes a queued apply
+    /// and takes its first entry panics in openraft (#2116). One is enough against that: a queued
+    /// apply begins behind what is applied by then, so behind what was applied when the purge was
+    /// asked for, and the purge ends this far below that. More would only purge later.
     pub purge_behind_applied: u64,
 }
 

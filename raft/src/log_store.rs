@@ -145,10 +145,20 @@ impl RaftLogReader<TypeConfig> for LogStore {
     where
         R: RangeBounds<u64> + Clone + fmt::Debug,
     {
-        match self.clamp(&range) {
-            Some((from, to)) => self.heads(from, to).await,
-            None => Ok(Vec::new()),
+        let Some((mut from, to)) = self.clamp(&range) else {
+            return Ok(Vec::new());
+        };
+        // A read may end where the cache begins; openraft wants all of the range.
+        let mut entries = Vec::new();
+        while from < to {
+            let read = self.heads(from, to).await?;
+            if read.is_empty() {
+                return Err(invalid("the log has a hole"));
+            }
+            from = LogIndex::new(from.get() + read.len() as u64);
+            entries.extend(read);
         }
+        Ok(entries)
     }
 
     async fn read_vote(&mut self) -> Result<Option<RaftVote>, io::Error> {

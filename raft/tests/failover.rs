@@ -316,29 +316,6 @@ fn a_transfer_to_a_node_that_is_gone_leaves_a_leader_that_writes() {
     });
 }
 
-/// The target never answers, and the disk does not finish what the leader has written: neither
-/// keeps the caller waiting.
-#[test]
-fn a_transfer_ends_in_time_although_the_leaders_disk_does_not() {
-    run(async {
-        let mut config = without_fallback();
-        config.transfer_max = Duration::from_millis(100);
-        let (cluster, leader) = Cluster::led(3, config).await;
-        cluster.commit(&["a"]).await;
-        cluster.agree().await;
-        let target = cluster.other_than(leader);
-        cluster.links.cut(leader, target);
-        cluster.nodes[&leader].stall_disk();
-        let unflushed = cluster.propose(leader, batch("b"));
-        wait_for("the write", || unflushed.appended()).await;
-        let moved = cluster
-            .replica(leader)
-            .transfer_leader(Some(replica_id(target)))
-            .await;
-        assert!(matches!(moved, Err(RaftError::Timeout(_))), "{moved:?}");
-    });
-}
-
 fn harness_refused() -> corduroy_raft::ProposalOutcome {
     corduroy_raft::ProposalOutcome::NotAppended(corduroy_raft::RefuseReason::Stopped)
 }

@@ -141,7 +141,7 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
     // A node reports its life, but not each step of its Raft engine; other commands speak for
     // themselves, and the demo kills nodes on purpose.
     let default_filter = match &cli.command {
-        Command::Start(_) => "info,openraft=warn",
+        Command::Start(_) => "info,openraft=off",
         _ => "error,openraft=off",
     };
     logging::start(&cli.log, default_filter)?;

@@ -15,6 +15,9 @@ use super::running::Running;
 use crate::config::NodeConfig;
 use crate::config::source::split_pair;
 
+/// A signal so soon after the first one is the same one: many a tool signals the process and its
+/// group.
+const SECOND_SIGNAL_AFTER: Duration = Duration::from_secs(1);
 /// How long a graceful stop may take before we give up on it.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -170,13 +173,24 @@ async fn live(env: &Env, config: NodeConfig) -> CliResult<ExitCode> {
             }
             Err(_) => Err(CliError::failed("the node broke down while it stopped").into()),
         },
-        name = stop() => {
+        name = again(env, &mut stop) => {
             tracing::warn!(signal = name, "stopped at once, on request");
             Ok(ExitCode::from(EXIT_FAILED))
         }
         () = env.sleep(STOP_WAIT_MAX) => {
             tracing::error!(seconds = STOP_WAIT_MAX.as_secs(), "the node did not stop in time");
             Ok(ExitCode::from(EXIT_FAILED))
+        }
+    }
+}
+
+/// The next signal that somebody meant as a second one.
+async fn again(env: &Env, stop: &mut impl AsyncFnMut() -> &'static str) -> &'static str {
+    let until = env.now() + SECOND_SIGNAL_AFTER;
+    loop {
+        let name = stop().await;
+        if env.now() >= until {
+            return name;
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The rows themselves. Names, types and defaults of the cluster and topic layers are Kafka's
 //! (4.x), except where a sentence says otherwise.
 
+use corduroy_protocol::FRAME_BYTES_MAX;
+
 use super::key::{Allowed, ConfigKey, DefaultValue, Kind, Scope, Synonym, Unit};
 
 const LONG_MAX: i64 = i64::MAX;
@@ -99,7 +101,7 @@ pub const NODE: &[ConfigKey] = &[
         DefaultValue::Fixed("104857600"),
     )
     .unit(Unit::Bytes)
-    .between(1024, INT_MAX)
+    .between(1024, FRAME_BYTES_MAX as i64)
     .doc("The largest request that a client connection accepts; a larger one closes it."),
     node(
         "storage.journal.file.bytes",

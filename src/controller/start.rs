@@ -40,6 +40,8 @@ const CALL_MAX: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a new replica may take to catch up before the next newcomer has its turn.
 const CATCH_UP_MAX: Duration = Duration::from_secs(10);
+/// How long a node that the cluster refuses waits before it asks, and says so, again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// How often the log is asked whether it has met damage.
 const DAMAGE_LOOK: Duration = Duration::from_secs(2);
 /// How long a seed may take to say where it is.
@@ -355,11 +357,24 @@ impl Controller {
     /// cluster up to date, and the log short.
     async fn tend_presence(self) {
         let service = &self.0.service;
-        let mut known: BTreeSet<NodeId> = BTreeSet::new();
+        // Of an earlier life: some may have left the cluster since.
+        let mut known: BTreeSet<NodeId> = {
+            let identity = self.0.identity.borrow();
+            let members = identity.members.iter();
+            members.map(|node| NodeId::new(node.id)).collect()
+        };
         loop {
             let mut changed = std::pin::pin!(service.changed.notified());
             changed.as_mut().enable();
             let image = self.image();
+            if image.nodes.is_empty() {
+                // Nothing is known of the cluster yet.
+                if service.replica().view().leader.is_none() {
+                    self.look_for_peers(&image).await;
+                }
+                let _ = timeout(LOOK_INTERVAL, changed).await;
+                continue;
+            }
             for (id, node) in &image.nodes {
                 self.0.book.set(*id, node.rpc);
             }
@@ -451,14 +466,21 @@ impl Controller {
                     return;
                 }
                 Ok(Reply::Refused(refusal)) => {
-                    if !ErrorCode::from_code(refusal.code).is_retriable() {
+                    let pause = if ErrorCode::from_code(refusal.code).is_retriable() {
+                        LOOK_INTERVAL
+                    } else {
                         error!(reason = refusal.message, "the cluster refuses this node");
-                    }
-                    service.env.sleep(LOOK_INTERVAL).await;
+                        REFUSED_PAUSE
+                    };
+                    service.env.sleep(pause).await;
                 }
                 Ok(_) => service.env.sleep(LOOK_INTERVAL).await,
                 Err(RequestError::Stopping) => return,
-                Err(_) => info!("this node waits for a majority of the controller's replicas"),
+                Err(_) => {
+                    info!("this node waits for a majority of the controller's replicas");
+                    // A replica that has stopped says so at once, and for ever.
+                    service.env.sleep(LOOK_INTERVAL).await;
+                }
             }
         }
     }

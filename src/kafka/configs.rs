@@ -20,7 +20,7 @@ use corduroy_protocol::{ErrorCode, RequestHeader, StrBytes};
 use tracing::warn;
 
 use super::context::KafkaContext;
-use super::topics::{wait_until, warn_idle};
+use super::topics::warn_idle;
 use crate::config::effective::{
     Effective, Facts, Origin, SynonymValue, cluster_values, topic_values,
 };
@@ -296,7 +296,7 @@ pub async fn incremental_alter_configs(
                 let image = ctx.metadata.image();
                 done.iter().all(|alteration| is_shown(&image, alteration))
             };
-            let _shown = wait_until(ctx, deadline, shown).await;
+            let _shown = ctx.wait_until(deadline, shown).await;
         }
     }
     let responses = request

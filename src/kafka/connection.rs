@@ -1,17 +1,19 @@
 //! One client connection: frames in, replies out in request order, several requests in flight.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use corduroy_env::{ReadHalf, Stream, WriteHalf};
-use corduroy_protocol::FRAME_BYTES_MAX;
+use corduroy_protocol::{ApiKey, FRAME_BYTES_MAX};
 use futures::StreamExt;
 use futures::future::LocalBoxFuture;
 use futures::stream::FuturesOrdered;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tracing::{debug, trace, warn};
 
@@ -19,8 +21,7 @@ use crate::shard::Shard;
 
 use super::context::KafkaContext;
 use super::dispatch;
-use crate::shard::Counters;
-use crate::shard::MemoryPermit;
+use crate::shard::{AnswerPermit, Counters, FRAME_CREDIT_BYTES, MemoryPermit};
 use crate::walk::WALK;
 
 /// Requests of one connection that are being served; beyond it the socket is not read.
@@ -29,15 +30,15 @@ pub const REQUESTS_IN_FLIGHT_MAX: usize = 64;
 /// Buffer that small requests share.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Bytes of a frame that are paid for before any of them has arrived; what comes after is paid
-/// for as much as has arrived, so that a claimed length alone holds no memory.
-const FRAME_CREDIT_BYTES: usize = 64 * 1024;
-
 /// Bytes for which there is room as soon as the credit has arrived: most batches fit.
 const FRAME_STEP_BYTES: usize = 2 * 1024 * 1024;
 
 /// A frame that has begun must go on arriving: silence for this long ends the connection.
 const FRAME_STALL_MAX: Duration = Duration::from_secs(30);
+
+/// A client that takes no byte of its answers for this long ends its connection, as in Kafka
+/// (`connections.max.idle.ms`): a paused consumer is patient, a dead one holds memory.
+const WRITE_STALL_MAX: Duration = Duration::from_secs(600);
 
 /// Slices handed to one vectored write (Linux takes up to 1024).
 const WRITE_SLICES_MAX: usize = 64;
@@ -46,6 +47,13 @@ const WRITE_SLICES_MAX: usize = 64;
 pub enum Reply {
     /// A frame, as pieces to write one after another.
     Frame(Vec<Bytes>),
+    /// A frame with batches of the log, and the memory that they hold until it has been written.
+    Fetched {
+        /// The pieces, to write one after another.
+        pieces: Vec<Bytes>,
+        /// One per shard that took part.
+        memory: Vec<AnswerPermit>,
+    },
     /// Nothing: `acks=0`.
     Nothing,
     /// The connection cannot go on.
@@ -55,34 +63,65 @@ pub enum Reply {
 /// A reply to come.
 pub type ReplyFuture = LocalBoxFuture<'static, Reply>;
 
+/// A request that is being served.
 struct Slot {
     reply: ReplyFuture,
-    memory: Option<MemoryPermit>,
-    api_key: i16,
-    arrived: Instant,
+    memory: MemoryPermit,
+    place: Place,
 }
 
+/// A request that has been served.
 struct Served {
     reply: Reply,
-    memory: Option<MemoryPermit>,
+    place: Place,
+}
+
+/// Where a request stands in its connection's order, until its reply is written.
+struct Place {
+    number: u64,
     api_key: i16,
     arrived: Instant,
+    _in_flight: OwnedSemaphorePermit,
 }
 
 impl Slot {
-    async fn serve(self) -> Served {
+    /// A fetch begins to read when its answer is the next to be written: what a client does not
+    /// take holds the memory of one answer, however many it has asked for.
+    async fn serve(self, turn: Rc<Turn>) -> Served {
         let Slot {
             reply,
             memory,
-            api_key,
-            arrived,
+            place,
         } = self;
-        Served {
-            reply: reply.await,
-            memory,
-            api_key,
-            arrived,
+        if place.api_key == ApiKey::Fetch as i16 {
+            turn.wait_for(place.number).await;
         }
+        let reply = reply.await;
+        // The reply's own memory is another matter: a client that reads no replies must not keep
+        // the requests' from everybody else.
+        drop(memory);
+        Served { reply, place }
+    }
+}
+
+/// Whose reply is the next to be written.
+#[derive(Default)]
+struct Turn {
+    number: Cell<u64>,
+    changed: Notify,
+}
+
+impl Turn {
+    async fn wait_for(&self, number: u64) {
+        while self.number.get() < number {
+            // Nothing runs between the look and the registration: one thread.
+            self.changed.notified().await;
+        }
+    }
+
+    fn advance(&self) {
+        self.number.set(self.number.get() + 1);
+        self.changed.notify_waiters();
     }
 }
 
@@ -92,8 +131,19 @@ pub async fn serve_connection(shard: Rc<Shard>, stream: Stream) {
     let counters = shard.counters().clone();
     Counters::add(&counters.connections, 1);
     let (read, write) = stream.into_split();
+    // As many places as there are requests in flight: each holds a permit, so there is room.
     let (slots, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
-    let writer = write_replies(write, queue, counters.clone());
+    let (done, replies) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
+    let turn = Rc::<Turn>::default();
+    let server = serve_in_order(queue, done, turn.clone());
+    let writing = write_replies(write, replies, turn, counters.clone());
+    let writer = async {
+        tokio::pin!(writing);
+        tokio::select! {
+            () = server => writing.await,
+            () = &mut writing => {}
+        }
+    };
     let reader = read_requests(read, &context, slots);
     // Whichever ends first ends the connection: a reader that meets the end of the stream still
     // lets the replies go out.
@@ -123,22 +173,35 @@ async fn read_requests(
     slots: mpsc::Sender<Slot>,
 ) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(READ_BUFFER_BYTES);
-    while let Some((frame, memory)) = read_frame(&mut read, &mut buffer, context).await? {
+    let in_flight = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT_MAX));
+    let mut number = 0;
+    loop {
+        // Before the frame takes memory: whoever holds memory waits for no client.
+        let Ok(permit) = in_flight.clone().acquire_owned().await else {
+            return Ok(());
+        };
+        let Some((frame, memory)) = read_frame(&mut read, &mut buffer, context).await? else {
+            return Ok(());
+        };
         let arrived = context.env.now();
         let (node, shard) = (context.node.get(), context.shard.index());
         trace!(target: WALK, room = 1, node, shard, bytes = frame.len(), "a frame is read");
-        let Ok(permit) = slots.reserve().await else {
-            return Ok(());
-        };
         let (api_key, reply) = dispatch::start(context, frame).await?;
-        permit.send(Slot {
+        let slot = Slot {
             reply,
-            memory: Some(memory),
-            api_key,
-            arrived,
-        });
+            memory,
+            place: Place {
+                number,
+                api_key,
+                arrived,
+                _in_flight: permit,
+            },
+        };
+        number += 1;
+        if slots.send(slot).await.is_err() {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 /// The next frame, without its length; `None` at the end of the stream between frames.
@@ -151,7 +214,7 @@ async fn read_frame(
         buffer.reserve(READ_BUFFER_BYTES / 4);
         let begun = !buffer.is_empty();
         let arrived = if begun {
-            within_stall(read.read_buf(buffer)).await?
+            within(FRAME_STALL_MAX, STOPPED_ARRIVING, read.read_buf(buffer)).await?
         } else {
             read.read_buf(buffer).await?
         };
@@ -163,44 +226,47 @@ async fn read_frame(
             };
         }
     }
-    let claimed = buffer.get_i32();
-    let length = usize::try_from(claimed)
-        .ok()
-        .filter(|length| (1..=FRAME_BYTES_MAX).contains(length))
-        .ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!(
-                    "a request of {claimed} bytes; allowed are 1 to {FRAME_BYTES_MAX} \
-                     (is this a Kafka client?)"
-                ),
-            )
-        })?;
+    let bytes_max = context.config.request_bytes_max.min(FRAME_BYTES_MAX);
+    let length = claimed_length(buffer.get_i32(), bytes_max)?;
     let budget = context.shard.memory();
     let closing = || io::Error::new(io::ErrorKind::ConnectionAborted, "the shard is closing");
-    let mut paid = length.min(FRAME_CREDIT_BYTES.max(buffer.len()));
-    let mut memory = vec![budget.take(paid).await.ok_or_else(closing)?];
+    let mut memory = budget.begin(length).await.ok_or_else(closing)?;
     while buffer.len() < length {
-        if buffer.len() == paid {
-            let more = (length - paid).min(paid);
-            memory.push(budget.take(more).await.ok_or_else(closing)?);
-            paid += more;
+        if buffer.len() >= memory.paid_bytes() {
+            budget
+                .extend(&mut memory, length)
+                .await
+                .ok_or_else(closing)?;
+            continue;
         }
-        let room = paid - buffer.len();
+        let room = memory.paid_bytes() - buffer.len();
         let wanted = capacity_for(length, buffer.len());
         if buffer.capacity() < wanted {
             buffer.reserve(wanted - buffer.len());
         }
-        let arrived = within_stall(read.read_buf(&mut buffer.limit(room))).await?;
-        if arrived == 0 {
+        let mut limited = (&mut *buffer).limit(room);
+        let more = read.read_buf(&mut limited);
+        if within(FRAME_STALL_MAX, STOPPED_ARRIVING, more).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
-    let frame = buffer.split_to(length).freeze();
-    Ok(Some((
-        frame,
-        MemoryPermit::merge(memory).ok_or_else(closing)?,
-    )))
+    Ok(Some((buffer.split_to(length).freeze(), memory)))
+}
+
+/// A frame's length, from the four bytes before it.
+fn claimed_length(claimed: i32, bytes_max: usize) -> io::Result<usize> {
+    usize::try_from(claimed)
+        .ok()
+        .filter(|length| (1..=bytes_max).contains(length))
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "a request of {claimed} bytes; allowed are 1 to {bytes_max} \
+                     (is this a Kafka client?)"
+                ),
+            )
+        })
 }
 
 /// Room for a frame of which `arrived` bytes are here: in three steps, so that little is moved and
@@ -214,24 +280,28 @@ fn capacity_for(length: usize, arrived: usize) -> usize {
     }
 }
 
-async fn within_stall(read: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
-    tokio::time::timeout(FRAME_STALL_MAX, read)
-        .await
-        .unwrap_or_else(|_| {
-            Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!(
-                    "a request stopped arriving for {} s",
-                    FRAME_STALL_MAX.as_secs()
-                ),
-            ))
-        })
+const STOPPED_ARRIVING: &str = "a request stopped arriving";
+const NOT_TAKEN: &str = "the client takes no answer";
+
+async fn within(
+    limit: Duration,
+    what: &str,
+    io: impl Future<Output = io::Result<usize>>,
+) -> io::Result<usize> {
+    tokio::time::timeout(limit, io).await.unwrap_or_else(|_| {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{what} for {} s", limit.as_secs()),
+        ))
+    })
 }
 
-async fn write_replies(
-    mut write: WriteHalf,
+/// Serves what is read, all at the same time; what is done goes on in request order. Apart from
+/// the writing, so that a client that reads no replies delays none of its requests.
+async fn serve_in_order(
     mut queue: mpsc::Receiver<Slot>,
-    counters: Rc<Counters>,
+    done: mpsc::Sender<Served>,
+    turn: Rc<Turn>,
 ) {
     let mut serving = FuturesOrdered::new();
     let mut open = true;
@@ -239,54 +309,61 @@ async fn write_replies(
         let served = tokio::select! {
             biased;
             Some(served) = serving.next(), if !serving.is_empty() => served,
-            slot = queue.recv(), if open && serving.len() < REQUESTS_IN_FLIGHT_MAX => {
+            slot = queue.recv(), if open => {
                 match slot {
-                    Some(slot) => serving.push_back(slot.serve()),
+                    Some(slot) => serving.push_back(slot.serve(turn.clone())),
                     None => open = false,
                 }
                 continue;
             }
             else => return,
         };
-        if let Err(error) = write_one(&mut write, served, &counters).await {
-            debug!(%error, "a reply could not be written");
+        if done.send(served).await.is_err() {
             return;
         }
     }
 }
 
+async fn write_replies(
+    mut write: WriteHalf,
+    mut replies: mpsc::Receiver<Served>,
+    turn: Rc<Turn>,
+    counters: Rc<Counters>,
+) {
+    while let Some(served) = replies.recv().await {
+        if let Err(error) = write_one(&mut write, served, &counters).await {
+            debug!(%error, "a reply could not be written");
+            return;
+        }
+        turn.advance();
+    }
+}
+
 async fn write_one(write: &mut WriteHalf, served: Served, counters: &Counters) -> io::Result<()> {
-    let Served {
-        reply,
-        memory,
-        api_key,
-        arrived,
-    } = served;
-    let micros = u64::try_from(arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
-    counters.served(api_key, micros);
-    let result = match reply {
-        Reply::Frame(pieces) => write_pieces(write, pieces, api_key).await,
+    let Served { reply, place } = served;
+    let micros = u64::try_from(place.arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
+    counters.served(place.api_key, micros);
+    match reply {
+        Reply::Frame(pieces) => write_pieces(write, pieces, place.api_key).await,
+        Reply::Fetched { pieces, memory } => {
+            let result = write_pieces(write, pieces, place.api_key).await;
+            drop(memory);
+            result
+        }
         Reply::Nothing => Ok(()),
         Reply::Close(reason) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, reason)),
-    };
-    drop(memory);
-    result
+    }
 }
 
 /// Writes shared pieces with vectored writes: no copy of a batch.
 async fn write_pieces(write: &mut WriteHalf, pieces: Vec<Bytes>, api_key: i16) -> io::Result<()> {
     let count = pieces.len();
-    let mut writes = 1u32;
-    if let [piece] = pieces.as_slice() {
-        write.write_all(piece).await?;
-    } else {
-        writes = 0;
-        let mut rest = PieceQueue { pieces, first: 0 };
-        while rest.has_remaining() {
-            writes += 1;
-            if write.write_buf(&mut rest).await? == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
+    let mut writes = 0u32;
+    let mut rest = PieceQueue { pieces, first: 0 };
+    while rest.has_remaining() {
+        writes += 1;
+        if within(WRITE_STALL_MAX, NOT_TAKEN, write.write_buf(&mut rest)).await? == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
         }
     }
     trace!(target: WALK, room = "reply", api_key, pieces = count, writes, "a reply is written");

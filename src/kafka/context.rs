@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use corduroy_env::Env;
 use corduroy_record::NodeId;
+use tokio::time::Instant;
 
 use crate::config::NodeConfig;
 use crate::controller::ControllerHandle;
@@ -49,6 +50,21 @@ impl KafkaContext {
             shard: shard.clone(),
             reached_at,
             peer,
+        }
+    }
+
+    /// Waits until this node's metadata fulfils a condition; false if it does not by `deadline`.
+    pub async fn wait_until(&self, deadline: Instant, condition: impl Fn() -> bool) -> bool {
+        loop {
+            let mut changed = std::pin::pin!(self.metadata.changed());
+            // Registers the wait before the look, so that a change in between is not missed.
+            futures::future::poll_immediate(&mut changed).await;
+            if condition() {
+                return true;
+            }
+            if tokio::time::timeout_at(deadline, changed).await.is_err() {
+                return condition();
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::trace;
 
 use crate::partition::{FetchSpec, Fetched, Isolation, PartitionError};
-use crate::shard::{FetchAnswer, FetchJob, ShardMessage};
+use crate::shard::{AnswerPermit, FetchAnswer, FetchJob, ShardMessage};
 
 use super::connection::{Reply, ReplyFuture};
 use super::context::KafkaContext;
@@ -26,6 +26,8 @@ use crate::walk::WALK;
 
 /// `fetch.max.bytes` of the node: an answer holds no more, but for its first batch.
 pub const FETCH_BYTES_MAX: usize = 55 * 1024 * 1024;
+/// First version whose clients know OFFSET_NOT_AVAILABLE.
+const OFFSET_NOT_AVAILABLE_SINCE: i16 = 11;
 /// A client's wait, at most.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
@@ -53,10 +55,10 @@ pub fn start(ctx: KafkaContext, header: RequestHeader, request: FetchRequest) ->
             };
             return Reply::Frame(encode_fetch_response(&header, &data));
         }
-        let data = serve(&ctx, &header, request).await;
+        let (data, memory) = serve(&ctx, &header, request).await;
         let pieces = encode_fetch_response(&header, &data);
         trace!(target: WALK, room = 6, pieces = pieces.len(), "a fetch response is laid out");
-        Reply::Frame(pieces)
+        Reply::Fetched { pieces, memory }
     })
 }
 
@@ -64,7 +66,7 @@ async fn serve(
     ctx: &KafkaContext,
     header: &RequestHeader,
     request: FetchRequest,
-) -> FetchResponseData {
+) -> (FetchResponseData, Vec<AnswerPermit>) {
     let isolation = match request.isolation_level {
         0 => Isolation::ReadUncommitted,
         _ => Isolation::ReadCommitted,
@@ -113,7 +115,7 @@ async fn serve(
         });
     }
     let deadline = if refused { ctx.env.now() } else { deadline };
-    let mut answers = collect(ctx, jobs, bytes_min, bytes_max, deadline).await;
+    let (mut answers, memory) = collect(ctx, jobs, bytes_min, bytes_max, deadline).await;
     let topics = topics
         .into_iter()
         .map(|topic| FetchTopicData {
@@ -131,12 +133,13 @@ async fn serve(
                 .collect(),
         })
         .collect();
-    FetchResponseData {
+    let data = FetchResponseData {
         throttle_ms: 0,
         error: ErrorCode::None,
         session_id: 0,
         topics,
-    }
+    };
+    (data, memory)
 }
 
 type Answers = BTreeMap<u16, Vec<Option<Result<Fetched, PartitionError>>>>;
@@ -156,17 +159,18 @@ async fn collect(
     bytes_min: usize,
     bytes_max: usize,
     deadline: Instant,
-) -> Answers {
+) -> (Answers, Vec<AnswerPermit>) {
     let alone = jobs.len() <= 1;
     // Each shard gets its share, so that all of them together stay within the client's limit.
     let bytes_max = bytes_max / jobs.len().max(1);
     let mut answers = Answers::new();
+    let mut memory = Vec::with_capacity(jobs.len());
     let mut hurries: BTreeMap<u16, oneshot::Sender<()>> = BTreeMap::new();
     type Pending = LocalBoxFuture<'static, (u16, FetchAnswer)>;
     let mut pending: FuturesUnordered<Pending> = FuturesUnordered::new();
     if jobs.is_empty() {
         tokio::time::sleep_until(deadline).await;
-        return answers;
+        return (answers, memory);
     }
     for (owner, items) in jobs {
         let count = items.len();
@@ -201,19 +205,23 @@ async fn collect(
             let gone = || PartitionError::code(ErrorCode::NotLeaderOrFollower);
             (
                 owner,
-                answer.unwrap_or_else(|| (0..count).map(|_| Err(gone())).collect()),
+                answer.unwrap_or_else(|| FetchAnswer {
+                    items: (0..count).map(|_| Err(gone())).collect(),
+                    memory: None,
+                }),
             )
         }));
     }
     while let Some((owner, answer)) = pending.next().await {
         hurries.remove(&owner);
-        answers.insert(owner, answer.into_iter().map(Some).collect());
+        answers.insert(owner, answer.items.into_iter().map(Some).collect());
+        memory.extend(answer.memory);
         for (_, hurry) in std::mem::take(&mut hurries) {
             // A shard that has just answered needs no hurry.
             let _answered = hurry.send(());
         }
     }
-    answers
+    (answers, memory)
 }
 
 fn partition_data(
@@ -263,9 +271,39 @@ fn partition_data(
             ctx.shard
                 .counters()
                 .failed(header.api_key, error.code.name());
-            data.error = error.code;
+            data.error = code_for(header.api_version, error.code);
+            data.log_start_offset = error.log_start.map_or(-1, Offset::get);
             data.current_leader = error.leader.map(|(node, epoch)| (node.get(), epoch.get()));
         }
     }
     data
+}
+
+/// An error in the words of a version.
+fn code_for(version: i16, code: ErrorCode) -> ErrorCode {
+    match code {
+        // Older clients do not know it (KIP-392); they look for the leader and come back.
+        ErrorCode::OffsetNotAvailable if version < OFFSET_NOT_AVAILABLE_SINCE => {
+            ErrorCode::NotLeaderOrFollower
+        }
+        code => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_clients_hear_of_no_error_that_they_do_not_know() {
+        let cases = [
+            (4, ErrorCode::OffsetNotAvailable, ErrorCode::NotLeaderOrFollower),
+            (10, ErrorCode::OffsetNotAvailable, ErrorCode::NotLeaderOrFollower),
+            (11, ErrorCode::OffsetNotAvailable, ErrorCode::OffsetNotAvailable),
+            (4, ErrorCode::OffsetOutOfRange, ErrorCode::OffsetOutOfRange),
+        ];
+        for (version, code, want) in cases {
+            assert_eq!(code_for(version, code), want, "version {version}");
+        }
+    }
 }

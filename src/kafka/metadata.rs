@@ -18,6 +18,8 @@ use crate::controller::{MetadataImage, NewTopic, NodeInfo, TopicInfo};
 
 use super::context::KafkaContext;
 
+/// First version that may ask by topic id, and leave the name out.
+const TOPIC_IDS_SINCE: i16 = 12;
 /// "Not asked for" in the authorized-operations fields.
 const OPERATIONS_NOT_ASKED: i32 = i32::MIN;
 /// How long an answer waits for the leaders of topics that it has just made.
@@ -50,6 +52,20 @@ pub async fn answer(
         Some(topics) if topics.is_empty() && header.api_version == 0 => Wanted::All,
         Some(topics) => Wanted::Named(topics.into_iter().map(|t| (t.name, t.topic_id)).collect()),
     };
+    if let Wanted::Named(names) = &wanted
+        && !is_answerable(header.api_version, names)
+    {
+        ctx.shard
+            .counters()
+            .failed(header.api_key, ErrorCode::InvalidRequest.name());
+        let topics = names.iter().map(|(name, id)| {
+            refused_topic(header, name.clone(), *id, ErrorCode::InvalidRequest)
+        });
+        return MetadataResponse::default()
+            .with_controller_id(BrokerId(-1))
+            .with_topics(topics.collect())
+            .with_cluster_authorized_operations(OPERATIONS_NOT_ASKED);
+    }
     let mut refused = BTreeMap::new();
     if let Wanted::Named(names) = &wanted {
         // Versions below 4 cannot say no.
@@ -98,11 +114,7 @@ pub async fn answer(
 /// The newest image, once no asked partition's leader is on a node that has just been lost, or
 /// [`FAILOVER_WAIT`] after it was.
 async fn settled_image(ctx: &KafkaContext, wanted: &Wanted) -> Arc<MetadataImage> {
-    loop {
-        let changed = ctx.metadata.changed();
-        tokio::pin!(changed);
-        // Registers the wait before the look, so that a change in between is not missed.
-        futures::future::poll_immediate(&mut changed).await;
+    let settled = || {
         let image = ctx.metadata.image();
         let now = ctx.env.now();
         let unsettled = |topic: &TopicInfo| {
@@ -111,7 +123,7 @@ async fn settled_image(ctx: &KafkaContext, wanted: &Wanted) -> Arc<MetadataImage
                 leader.is_some_and(|l| ctx.metadata.lost_within(l.node, now, FAILOVER_WAIT))
             })
         };
-        let waits = match wanted {
+        !match wanted {
             Wanted::All => image.topics.values().any(unsettled),
             Wanted::Named(names) => names.iter().any(|(name, id)| {
                 let topic = match name {
@@ -120,12 +132,10 @@ async fn settled_image(ctx: &KafkaContext, wanted: &Wanted) -> Arc<MetadataImage
                 };
                 topic.is_some_and(unsettled)
             }),
-        };
-        if !waits {
-            return image;
         }
-        let _looks_again = tokio::time::timeout(FAILOVER_WAIT, changed).await;
-    }
+    };
+    let _settled = ctx.wait_until(ctx.env.now() + FAILOVER_WAIT, settled).await;
+    ctx.metadata.image()
 }
 
 /// A node that hears of no majority leaves itself out; one that has been down for a while too.
@@ -171,14 +181,30 @@ fn named(
         return topic_of(ctx, image, topic);
     }
     let error = match &name {
+        None if id.is_nil() => ErrorCode::InvalidRequest,
         None => ErrorCode::UnknownTopicId,
         Some(name) => refused
             .get(name.as_str())
             .copied()
             .unwrap_or(ErrorCode::UnknownTopicOrPartition),
     };
+    refused_topic(header, name, id, error)
+}
+
+/// Whether a request asks in the words of its version. Versions 10 and 11 carry topic ids and
+/// accept names alone, as in Kafka (KIP-516); one that asks otherwise is refused as a whole.
+fn is_answerable(version: i16, names: &[(Option<TopicName>, Uuid)]) -> bool {
+    version >= TOPIC_IDS_SINCE || names.iter().all(|(name, id)| name.is_some() && id.is_nil())
+}
+
+fn refused_topic(
+    header: &RequestHeader,
+    name: Option<TopicName>,
+    id: Uuid,
+    error: ErrorCode,
+) -> MetadataResponseTopic {
     // Before version 12 the name cannot be null.
-    let name = if header.api_version < 12 {
+    let name = if header.api_version < TOPIC_IDS_SINCE {
         Some(name.unwrap_or_default())
     } else {
         name
@@ -294,21 +320,31 @@ async fn create_missing(
 
 /// Waits until this node knows a leader for each of `groups`. Returns whether it does.
 pub async fn wait_for_leaders(ctx: &KafkaContext, groups: &[GroupId], timeout: Duration) -> bool {
+    let known = |group: &GroupId| {
+        ctx.metadata.image().partition_of(*group).is_some() && ctx.metadata.leader(*group).is_some()
+    };
     let deadline = ctx.env.now() + timeout;
-    loop {
-        let changed = ctx.metadata.changed();
-        tokio::pin!(changed);
-        // Registers the wait before the look, so that a change in between is not missed.
-        futures::future::poll_immediate(&mut changed).await;
-        let known = |group: &GroupId| {
-            ctx.metadata.image().partition_of(*group).is_some()
-                && ctx.metadata.leader(*group).is_some()
-        };
-        if groups.iter().all(known) {
-            return true;
+    ctx.wait_until(deadline, || groups.iter().all(known)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_are_asked_for_by_what_their_version_knows() {
+        let named = || (Some(TopicName(StrBytes::from_static_str("t"))), Uuid::nil());
+        let by_id = || (None, Uuid::from_u128(7));
+        let neither = || (None, Uuid::nil());
+        assert!(is_answerable(9, &[named()]));
+        for version in [10, 11] {
+            assert!(is_answerable(version, &[named()]));
+            assert!(!is_answerable(version, &[named(), by_id()]));
+            assert!(!is_answerable(version, &[neither()]));
+            let both = (named().0, by_id().1);
+            assert!(!is_answerable(version, &[both]));
         }
-        if tokio::time::timeout_at(deadline, changed).await.is_err() {
-            return groups.iter().all(known);
-        }
+        assert!(is_answerable(12, &[named(), by_id(), neither()]), "judged one by one");
+        assert!(is_answerable(13, &[]));
     }
 }

@@ -1,6 +1,6 @@
 //! ListOffsets and OffsetForLeaderEpoch.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use corduroy_protocol::messages::{
     ListOffsetsRequest, ListOffsetsResponse, OffsetForLeaderEpochRequest,
@@ -17,6 +17,7 @@ use crate::partition::{EpochEnd, FoundOffset, Isolation, OffsetTarget, Partition
 use crate::shard::{EpochQuestion, OffsetQuestion, ShardMessage};
 
 use super::context::KafkaContext;
+use super::topics::named_twice;
 
 /// First version of ListOffsets whose answer names the leader's epoch.
 const LEADER_EPOCH_SINCE: i16 = 4;
@@ -92,11 +93,15 @@ pub async fn list_offsets(
         _ => Isolation::ReadCommitted,
     };
     let mut questions = Vec::new();
-    let mut seen = BTreeSet::new();
+    let places = request.topics.iter().flat_map(|topic| {
+        let partitions = topic.partitions.iter();
+        partitions.map(|partition| (topic.name.clone(), partition.partition_index))
+    });
+    let twice = named_twice(places);
     for topic in &request.topics {
         for partition in &topic.partitions {
-            let once = seen.insert((topic.name.clone(), partition.partition_index));
-            let question = if once {
+            let place = (topic.name.clone(), partition.partition_index);
+            let question = if !twice.contains(&place) {
                 group_of(ctx, &topic.name, partition.partition_index).and_then(|group| {
                     let target = target(header.api_version, partition.timestamp)?;
                     let epoch = LeaderEpoch::new(partition.current_leader_epoch);
@@ -144,6 +149,7 @@ fn target(version: i16, timestamp: i64) -> Result<OffsetTarget, PartitionError> 
         -2 => Ok(OffsetTarget::Earliest),
         -3 if version >= 7 => Ok(OffsetTarget::MaxTimestamp),
         -4 if version >= 8 => Ok(OffsetTarget::Earliest),
+        -5 if version >= 9 => Ok(OffsetTarget::LatestTiered),
         0.. => Ok(OffsetTarget::Timestamp(timestamp)),
         other => Err(PartitionError::new(
             ErrorCode::UnsupportedVersion,

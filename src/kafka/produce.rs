@@ -13,8 +13,8 @@ use corduroy_protocol::messages::{
 };
 use corduroy_protocol::{ErrorCode, RequestHeader, Response, StrBytes};
 use corduroy_record::{
-    Batch, BatchError, Compression, ControlRule, GroupId, LeaderEpoch, NodeId, ValidateRules,
-    ZstdRule, parse_single,
+    Batch, BatchError, Compression, ControlRule, GroupId, LeaderEpoch, NodeId, TimestampType,
+    ValidateRules, ZstdRule, parse_single,
 };
 use futures::future::join_all;
 use tokio::sync::oneshot;
@@ -266,6 +266,14 @@ fn check(
     batch
         .validate(&rules)
         .map_err(|error| batch_refusal(&error))?;
+    if batch.header().attributes.timestamp_type() == TimestampType::LogAppendTime {
+        // Consumers would see the batch's largest timestamp for every record. Whether the leader's
+        // clock counts is the topic's business; Kafka refuses it too.
+        return Err(refusal(
+            ErrorCode::InvalidTimestamp,
+            "only the leader may set the timestamp type LogAppendTime".to_owned(),
+        ));
+    }
     if batch.header().attributes.is_transactional() {
         return Err(refusal(
             ErrorCode::InvalidTxnState,

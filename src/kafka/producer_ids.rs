@@ -2,7 +2,7 @@
 
 use corduroy_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId};
 use corduroy_protocol::{ErrorCode, RequestHeader};
-use tracing::debug;
+use tracing::warn;
 
 use super::context::KafkaContext;
 
@@ -35,7 +35,7 @@ async fn identity(
 ) -> Result<(i64, i16), ErrorCode> {
     if let Some(id) = &request.transactional_id {
         // This API carries no message; the log says it to the operator.
-        debug!(transactional_id = %id.0, "transactions are not served yet");
+        warn!(transactional_id = %id.0, "transactions are not served yet");
         return Err(ErrorCode::TransactionalIdAuthorizationFailed);
     }
     let (id, epoch) = (request.producer_id.0, request.producer_epoch);

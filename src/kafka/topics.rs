@@ -216,7 +216,7 @@ pub async fn delete_topics(
             let image = ctx.metadata.image();
             gone.iter().all(|id| image.topic_by_id(*id).is_none())
         };
-        let _shown = wait_until(ctx, patience.deadline, is_gone).await;
+        let _shown = ctx.wait_until(patience.deadline, is_gone).await;
         for (asked, result) in kept.into_iter().zip(results) {
             responses.push(deleted(ctx, header, asked, result));
         }
@@ -361,25 +361,6 @@ async fn demand_leaders(
     }
 }
 
-/// Waits until this node's metadata fulfils a condition; false if it does not in time.
-pub(super) async fn wait_until(
-    ctx: &KafkaContext,
-    deadline: Instant,
-    condition: impl Fn() -> bool,
-) -> bool {
-    loop {
-        let mut changed = std::pin::pin!(ctx.metadata.changed());
-        // Registers the wait before the look, so that a change in between is not missed.
-        futures::future::poll_immediate(&mut changed).await;
-        if condition() {
-            return true;
-        }
-        if tokio::time::timeout_at(deadline, changed).await.is_err() {
-            return condition();
-        }
-    }
-}
-
 /// Says in the log which settings nothing acts on yet.
 pub(super) fn warn_idle<'a>(topic: &str, names: impl IntoIterator<Item = &'a str>) {
     for name in table::idle(Scope::Topic, names) {
@@ -391,7 +372,8 @@ pub(super) fn warn_idle<'a>(topic: &str, names: impl IntoIterator<Item = &'a str
     }
 }
 
-fn named_twice<T: Ord + Clone>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
+/// Names that stand in a request more than once.
+pub(super) fn named_twice<T: Ord + Clone>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     names.filter(|name| !seen.insert(name.clone())).collect()
 }

@@ -47,6 +47,9 @@ pub struct Fetched {
     pub bytes: usize,
     /// Where the client's log and this one part, if they do (KIP-320).
     pub diverging: Option<(LeaderEpoch, Offset)>,
+    /// Whether the leader has confirmed its epoch. Before, its high watermark is the one that it
+    /// knew as a follower, and may be behind what was acknowledged (safety law 14).
+    pub confirmed: bool,
 }
 
 impl Fetched {
@@ -85,9 +88,10 @@ impl Partition {
             batches: Vec::new(),
             bytes: 0,
             diverging: None,
+            confirmed: ready,
         };
         if !ready {
-            // A new leader's high watermark is not its own yet (safety law 14): the fetch parks.
+            // The fetch parks; if this lasts until its deadline, `settle` refuses it.
             return Ok(fetched);
         }
         if let Some(diverging) = self.diverging(spec) {
@@ -126,6 +130,12 @@ impl Partition {
         Ok(fetched)
     }
 
+    /// Makes the last look at a partition the answer: what is not confirmed at the deadline is
+    /// OFFSET_NOT_AVAILABLE, never an old high watermark without an error.
+    pub fn settle(&self, result: &mut Result<Fetched, PartitionError>) {
+        refuse_unconfirmed(result, || self.unconfirmed());
+    }
+
     fn diverging(&self, spec: &FetchSpec) -> Option<(LeaderEpoch, Offset)> {
         if spec.last_fetched_epoch.get() < 0 {
             return None;
@@ -153,9 +163,59 @@ impl Partition {
     }
 
     fn out_of_range(&self, asked: Offset, start: Offset, end: Offset) -> PartitionError {
-        PartitionError::new(
-            ErrorCode::OffsetOutOfRange,
-            format!("offset {asked} of {} is outside {start}..{end}", self.name),
-        )
+        PartitionError {
+            log_start: Some(start),
+            ..PartitionError::new(
+                ErrorCode::OffsetOutOfRange,
+                format!("offset {asked} of {} is outside {start}..{end}", self.name),
+            )
+        }
+    }
+}
+
+fn refuse_unconfirmed(
+    result: &mut Result<Fetched, PartitionError>,
+    error: impl FnOnce() -> PartitionError,
+) {
+    if result.as_ref().is_ok_and(|fetched| !fetched.confirmed) {
+        *result = Err(error());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watermark_that_the_leader_has_not_confirmed_is_shown_to_nobody() {
+        let at = Offset::new;
+        let look = |confirmed| Fetched {
+            watermarks: Watermarks {
+                log_start: at(0),
+                last_stable: at(3),
+                high_watermark: at(3),
+                log_end: at(9),
+            },
+            batches: Vec::new(),
+            bytes: 0,
+            diverging: None,
+            confirmed,
+        };
+        let unconfirmed = || PartitionError::code(ErrorCode::OffsetNotAvailable);
+        let mut answer = Ok(look(false));
+        refuse_unconfirmed(&mut answer, unconfirmed);
+        assert_eq!(
+            answer.expect_err("refused").code,
+            ErrorCode::OffsetNotAvailable
+        );
+        let mut answer = Ok(look(true));
+        refuse_unconfirmed(&mut answer, unconfirmed);
+        assert_eq!(answer.expect("kept").watermarks.high_watermark, at(3));
+        let mut answer = Err(PartitionError::code(ErrorCode::NotLeaderOrFollower));
+        refuse_unconfirmed(&mut answer, unconfirmed);
+        assert_eq!(
+            answer.expect_err("as it was").code,
+            ErrorCode::NotLeaderOrFollower
+        );
     }
 }

@@ -14,7 +14,6 @@ mod retention;
 mod settings;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use corduroy_env::Env;
@@ -31,7 +30,8 @@ pub use produce::{Acks, ProduceSpec, Produced};
 pub use settings::{PartitionSettings, TimestampType};
 
 use in_flight::InFlight;
-use produce::Waiting;
+use produce::Line;
+use retention::Purges;
 
 /// Why a partition did not do what a client asked, in Kafka's words.
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ pub struct PartitionError {
     pub message: String,
     /// Where to go instead (KIP-951), if known.
     pub leader: Option<(NodeId, LeaderEpoch)>,
+    /// First offset that can be read, where the asked one is out of range.
+    pub log_start: Option<Offset>,
 }
 
 impl PartitionError {
@@ -51,6 +53,7 @@ impl PartitionError {
             code,
             message: message.into(),
             leader: None,
+            log_start: None,
         }
     }
 
@@ -84,7 +87,8 @@ pub struct Partition {
     machine: Rc<RefCell<PartitionMachine>>,
     settings: Cell<PartitionSettings>,
     in_flight: RefCell<InFlight>,
-    waiting: RefCell<VecDeque<Waiting>>,
+    waiting: RefCell<Line>,
+    purges: RefCell<Purges>,
     role_changed: Rc<Notify>,
     news: Rc<Notify>,
     closed: Cell<bool>,
@@ -110,6 +114,7 @@ impl Partition {
             settings: Cell::new(settings),
             in_flight: RefCell::default(),
             waiting: RefCell::default(),
+            purges: RefCell::default(),
             role_changed,
             news,
             closed: Cell::new(false),
@@ -175,7 +180,7 @@ impl Partition {
             self.role_changed.notified().await;
             self.news.notify_one();
             self.drain_waiting();
-            self.purge_decided().await;
+            self.purge_decided();
         }
         self.drain_waiting();
     }
@@ -208,6 +213,7 @@ impl Partition {
             code: ErrorCode::NotLeaderOrFollower,
             message,
             leader,
+            log_start: None,
         }
     }
 
@@ -228,6 +234,7 @@ impl Partition {
             code,
             message,
             leader,
+            log_start: None,
         })
     }
 }

@@ -1,8 +1,10 @@
 //! ListOffsets and OffsetForLeaderEpoch: positions by time, by end, by epoch.
 
+use std::ops::ControlFlow;
+
 use corduroy_env::planted::{self, Bug};
 use corduroy_protocol::ErrorCode;
-use corduroy_record::{Batch, LeaderEpoch, Offset};
+use corduroy_record::{Batch, BatchError, LeaderEpoch, LogIndex, Offset};
 
 use super::{Isolation, Partition, PartitionError};
 
@@ -16,6 +18,8 @@ pub enum OffsetTarget {
     Earliest,
     /// -1: the end of what the client may see.
     Latest,
+    /// -5: the end of what is in tiered storage; there is none (KIP-1005).
+    LatestTiered,
     /// -3: the record with the largest timestamp (KIP-734).
     MaxTimestamp,
     /// The first record at or after this time in milliseconds.
@@ -63,13 +67,7 @@ impl Partition {
         let ready = self.leading(&view)?;
         self.check_epoch(&view, asked_epoch)?;
         if !ready {
-            return Err(PartitionError::new(
-                ErrorCode::OffsetNotAvailable,
-                format!(
-                    "the new leader of {} has not confirmed its epoch yet",
-                    self.name
-                ),
-            ));
+            return Err(self.unconfirmed());
         }
         if !planted::is(Bug::StaleLeaderServes) && self.replica.read_barrier().await.is_err() {
             return Err(self.not_leader(&self.replica.view()));
@@ -92,19 +90,42 @@ impl Partition {
                 timestamp: -1,
                 epoch,
             }),
+            OffsetTarget::LatestTiered => Ok(FoundOffset::NONE),
             OffsetTarget::MaxTimestamp => {
                 let batch = log.find_max_timestamp(upto).await.map_err(storage)?;
-                batch.map_or(Ok(FoundOffset::NONE), |batch| {
-                    look_inside(&batch, batch.header().max_timestamp, watermarks.log_start)
-                })
+                let Some(batch) = batch else {
+                    return Ok(FoundOffset::NONE);
+                };
+                let found = highest_inside(&batch, watermarks.log_start)?;
+                Ok(found.unwrap_or(FoundOffset::NONE))
             }
             OffsetTarget::Timestamp(target) => {
-                let batch = log.find_timestamp(target, upto).await.map_err(storage)?;
-                batch.map_or(Ok(FoundOffset::NONE), |batch| {
-                    look_inside(&batch, target, watermarks.log_start)
-                })
+                let mut from = LogIndex::new(0);
+                loop {
+                    let found = log.find_timestamp_from(from, target, upto).await;
+                    let Some((index, batch)) = found.map_err(storage)? else {
+                        return Ok(FoundOffset::NONE);
+                    };
+                    if let Some(found) = first_inside(&batch, target, watermarks.log_start)? {
+                        return Ok(found);
+                    }
+                    // Its header promises more than its records keep, or what keeps it lies below
+                    // the log's start: a later batch may.
+                    from = index.next();
+                }
             }
         }
+    }
+
+    /// The error of a leader before the first entry of its own term is applied (KIP-207).
+    pub(super) fn unconfirmed(&self) -> PartitionError {
+        PartitionError::new(
+            ErrorCode::OffsetNotAvailable,
+            format!(
+                "the new leader of {} has not confirmed its epoch yet",
+                self.name
+            ),
+        )
     }
 
     /// The end of `asked`, by Kafka's table (kafka-semantics 1.8). Only the leader answers.
@@ -139,25 +160,60 @@ fn storage(error: corduroy_storage::StorageError) -> PartitionError {
 }
 
 /// The first record of `batch` at or after `target`: clients count by record, not by batch.
-fn look_inside(
+fn first_inside(
     batch: &Batch,
     target: i64,
     log_start: Offset,
-) -> Result<FoundOffset, PartitionError> {
+) -> Result<Option<FoundOffset>, PartitionError> {
+    let mut found = None;
+    visit(batch, log_start, |record| {
+        if record.timestamp < target {
+            return ControlFlow::Continue(());
+        }
+        found = Some(record);
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
+}
+
+/// The first record of `batch` with the largest timestamp that a record of it has, whatever its
+/// header says.
+fn highest_inside(
+    batch: &Batch,
+    log_start: Offset,
+) -> Result<Option<FoundOffset>, PartitionError> {
+    let mut found: Option<FoundOffset> = None;
+    visit(batch, log_start, |record| {
+        if found.is_none_or(|found| record.timestamp > found.timestamp) {
+            found = Some(record);
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+fn visit(
+    batch: &Batch,
+    log_start: Offset,
+    mut look: impl FnMut(FoundOffset) -> ControlFlow<()>,
+) -> Result<(), PartitionError> {
+    let corrupt = |error: BatchError| {
+        PartitionError::new(ErrorCode::CorruptMessage, error.to_string())
+    };
     let epoch = batch.header().leader_epoch;
-    let records = batch
-        .records(LOOKUP_BYTES_MAX)
-        .map_err(|e| PartitionError::new(ErrorCode::CorruptMessage, e.to_string()))?;
-    for record in records {
-        let record =
-            record.map_err(|e| PartitionError::new(ErrorCode::CorruptMessage, e.to_string()))?;
-        if record.timestamp >= target && record.offset >= log_start {
-            return Ok(FoundOffset {
-                offset: record.offset,
-                timestamp: record.timestamp,
-                epoch,
-            });
+    for record in batch.records(LOOKUP_BYTES_MAX).map_err(corrupt)? {
+        let record = record.map_err(corrupt)?;
+        if record.offset < log_start {
+            continue;
+        }
+        let found = FoundOffset {
+            offset: record.offset,
+            timestamp: record.timestamp,
+            epoch,
+        };
+        if look(found).is_break() {
+            break;
         }
     }
-    Ok(FoundOffset::NONE)
+    Ok(())
 }

@@ -1,13 +1,15 @@
 //! Produce, rooms 4 and 5 of the walk: leader, in-sync replicas, producer window; then propose.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use corduroy_env::planted::{self, Bug};
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::{Proposal, ProposalPayload, ReplicaView};
-use corduroy_record::{Batch, BatchHeader, LeaderEpoch, Offset, Term};
+use corduroy_record::{Batch, BatchHeader, LeaderEpoch, LogIndex, Offset, Term};
 use corduroy_storage::EntryHead;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -56,10 +58,47 @@ pub struct Produced {
 /// The answer to come. The batch's place in the order is fixed once this exists.
 pub type ProduceTicket = Pin<Box<dyn Future<Output = Result<Produced, PartitionError>>>>;
 
-/// A produce request that waits until this replica may serve as leader.
+/// A produce request that waits until this replica may serve as leader, or until the pipeline has
+/// room. Its ticket owns it, so that its memory goes when nobody waits any more; the line keeps the
+/// place alone.
 pub(super) struct Waiting {
-    spec: ProduceSpec,
-    ticket: oneshot::Sender<ProduceTicket>,
+    spec: Cell<Option<ProduceSpec>>,
+    ticket: Cell<Option<oneshot::Sender<ProduceTicket>>>,
+}
+
+/// Produce requests that wait, in order.
+#[derive(Default)]
+pub(super) struct Line(VecDeque<Weak<Waiting>>);
+
+impl Line {
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&mut self) -> bool {
+        while self.0.front().is_some_and(|place| place.strong_count() == 0) {
+            self.0.pop_front();
+        }
+        self.0.is_empty()
+    }
+
+    fn push(&mut self, waiting: &Rc<Waiting>) {
+        if self.0.len() == self.0.capacity() {
+            // Places that were given up, before the line grows: its length follows who waits.
+            self.0.retain(|place| place.strong_count() > 0);
+            self.0.reserve(self.0.len() + 1);
+        }
+        self.0.push_back(Rc::downgrade(waiting));
+    }
+
+    /// The first of those who still wait: they were never appended.
+    fn pop(&mut self) -> Option<(ProduceSpec, oneshot::Sender<ProduceTicket>)> {
+        loop {
+            let Some(waiting) = self.0.pop_front()?.upgrade() else {
+                continue;
+            };
+            if let (Some(spec), Some(ticket)) = (waiting.spec.take(), waiting.ticket.take()) {
+                return Some((spec, ticket));
+            }
+        }
+    }
 }
 
 impl Partition {
@@ -71,9 +110,13 @@ impl Partition {
             Err(error) => return ready(Err(error)),
             Ok(may_go) => may_go,
         };
+        // Before it waits for room: without a majority none will come (DESIGN 5.5).
+        if may_go && let Err(error) = self.check_in_sync(&view, spec.acks) {
+            return ready(Err(error));
+        }
         // Behind others that wait, a batch waits as well: overtaking would break the order.
         let full = self.in_flight.borrow().bytes() >= PIPELINE_BYTES_MAX;
-        if !may_go || full || !self.waiting.borrow().is_empty() {
+        if !may_go || full || !self.waiting.borrow_mut().is_empty() {
             return self.wait_in_line(spec);
         }
         self.admit(&view, spec)
@@ -90,35 +133,40 @@ impl Partition {
             if self.in_flight.borrow().bytes() >= PIPELINE_BYTES_MAX {
                 return;
             }
-            let Some(waiting) = self.waiting.borrow_mut().pop_front() else {
+            let Some((spec, sender)) = self.waiting.borrow_mut().pop() else {
                 return;
             };
-            if waiting.ticket.is_closed() {
-                // Nobody waits any more (timeout, closed connection): it was never appended.
-                continue;
-            }
             let ticket = match self.leading(&view) {
                 Err(error) => ready(Err(error)),
-                Ok(_) => self.admit(&view, waiting.spec),
+                Ok(_) => self.admit(&view, spec),
             };
             // A receiver that went away just now loses its answer, not the order.
-            let _gone = waiting.ticket.send(ticket);
+            let _gone = sender.send(ticket);
         }
     }
 
     fn wait_in_line(self: &Rc<Self>, spec: ProduceSpec) -> ProduceTicket {
-        let deadline = spec.deadline;
+        let (acks, deadline) = (spec.acks, spec.deadline);
         let (ticket, answer) = oneshot::channel();
-        self.waiting
-            .borrow_mut()
-            .push_back(Waiting { spec, ticket });
+        let waiting = Rc::new(Waiting {
+            spec: Cell::new(Some(spec)),
+            ticket: Cell::new(Some(ticket)),
+        });
+        self.waiting.borrow_mut().push(&waiting);
         let partition = self.clone();
         Box::pin(async move {
-            match tokio::time::timeout_at(deadline, answer).await {
+            let answer = tokio::time::timeout_at(deadline, answer).await;
+            drop(waiting);
+            match answer {
                 Ok(Ok(ticket)) => ticket.await,
-                Ok(Err(_)) => Err(partition.not_leader(&partition.replica.view())),
-                // Not appended: the answer lets the client look for another leader.
-                Err(_) => Err(partition.not_leader(&partition.replica.view())),
+                // Not appended: the answer lets the client look for another leader, or says why
+                // this one takes nothing.
+                Ok(Err(_)) | Err(_) => {
+                    let view = partition.replica.view();
+                    partition.leading(&view)?;
+                    partition.check_in_sync(&view, acks)?;
+                    Err(partition.not_leader(&view))
+                }
             }
         })
     }
@@ -142,7 +190,7 @@ impl Partition {
         }
         match self.judge(&identity) {
             Verdict::Accept => self.append(view.term, Some(identity), spec, log_append_time_ms),
-            Verdict::Duplicate(batch) => ready(self.duplicate(&batch)),
+            Verdict::Duplicate(batch) => self.duplicate(batch, spec.acks, spec.deadline),
             Verdict::Malformed => ready(Err(PartitionError::new(
                 ErrorCode::InvalidRecord,
                 "an idempotent batch needs a sequence and a producer epoch of 0 or more",
@@ -203,17 +251,29 @@ impl Partition {
         })
     }
 
-    /// A duplicate is answered under the condition of its own request. It is applied, so a
-    /// majority holds it; the in-sync rule was checked at the door.
-    fn duplicate(&self, batch: &WindowBatch) -> Result<Produced, PartitionError> {
+    /// A duplicate is answered under the condition of its own request (safety law 14). It is
+    /// applied, so a majority holds it; `min.insync.replicas` may ask for more.
+    fn duplicate(
+        self: &Rc<Self>,
+        batch: WindowBatch,
+        acks: Acks,
+        deadline: Instant,
+    ) -> ProduceTicket {
         let log_append_time_ms = match self.settings.get().timestamp_type {
             TimestampType::LogAppendTime => batch.max_timestamp,
             TimestampType::CreateTime => -1,
         };
-        Ok(Produced {
-            base_offset: Offset::new(batch.base_offset),
-            log_append_time_ms,
-            log_start: self.machine.borrow().log_start(),
+        let partition = self.clone();
+        Box::pin(async move {
+            if acks == Acks::All {
+                let index = LogIndex::new(batch.index);
+                partition.wait_for_copies(index, deadline).await?;
+            }
+            Ok(Produced {
+                base_offset: Offset::new(batch.base_offset),
+                log_append_time_ms,
+                log_start: partition.machine.borrow().log_start(),
+            })
         })
     }
 
@@ -243,7 +303,7 @@ impl Partition {
             pending.clone(),
             Box::new(move |pending| {
                 partition.in_flight.borrow_mut().remove(term, pending);
-                if !partition.waiting.borrow().is_empty() {
+                if !partition.waiting.borrow_mut().is_empty() {
                     partition.role_changed.notify_one();
                 }
             }),
@@ -289,7 +349,7 @@ impl Partition {
                 }
             };
             if acks == Acks::All {
-                partition.wait_for_copies(&head, deadline).await?;
+                partition.wait_for_copies(head.index, deadline).await?;
             }
             let (group, offset) = (partition.group(), head.base_offset);
             trace!(target: WALK, room = "ticket", partition = %partition.name, %group, %offset, "a batch is answered");
@@ -335,7 +395,7 @@ impl Partition {
     /// Commit means a majority; `min.insync.replicas` may ask for more.
     async fn wait_for_copies(
         &self,
-        head: &EntryHead,
+        index: LogIndex,
         deadline: Instant,
     ) -> Result<(), PartitionError> {
         let voters = self
@@ -350,7 +410,7 @@ impl Partition {
         }
         if self
             .replica
-            .wait_replicated(head.index, wanted, deadline)
+            .wait_replicated(index, wanted, deadline)
             .await
         {
             return Ok(());
@@ -426,4 +486,50 @@ impl Partition {
 
 fn ready(result: Result<Produced, PartitionError>) -> ProduceTicket {
     Box::pin(std::future::ready(result))
+}
+
+#[cfg(test)]
+mod tests {
+    use corduroy_record::{BatchBuilder, BuilderOptions};
+
+    use super::*;
+
+    fn waiting(deadline: Instant) -> (Rc<Waiting>, oneshot::Receiver<ProduceTicket>) {
+        let mut batch = BatchBuilder::new(BuilderOptions::default());
+        batch.push(1, None, Some(b"x"), &[]).expect("it fits");
+        let spec = ProduceSpec {
+            batch: batch.finish(),
+            acks: Acks::All,
+            deadline,
+        };
+        let (ticket, answer) = oneshot::channel();
+        let waiting = Waiting {
+            spec: Cell::new(Some(spec)),
+            ticket: Cell::new(Some(ticket)),
+        };
+        (Rc::new(waiting), answer)
+    }
+
+    #[tokio::test]
+    async fn who_stops_waiting_leaves_the_line_and_those_behind_keep_their_order() {
+        let now = Instant::now();
+        let mut line = Line::default();
+        for _ in 0..10_000 {
+            let (gone, _answer) = waiting(now);
+            line.push(&gone);
+        }
+        assert!(line.0.len() < 100, "{} places", line.0.len());
+        assert!(line.is_empty());
+        let mut kept = Vec::new();
+        for n in 0..100 {
+            let (waiting, answer) = waiting(now + std::time::Duration::from_secs(n));
+            line.push(&waiting);
+            if n % 2 == 1 {
+                kept.push((waiting, answer));
+            }
+        }
+        let deadlines = std::iter::from_fn(|| line.pop()).map(|(spec, _)| spec.deadline);
+        let seconds: Vec<u64> = deadlines.map(|at| (at - now).as_secs()).collect();
+        assert_eq!(seconds, (0..50).map(|n| 2 * n + 1).collect::<Vec<_>>());
+    }
 }

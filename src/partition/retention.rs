@@ -55,8 +55,10 @@ impl ProposalObserver for Quiet {
 }
 
 impl Partition {
-    /// Looks at the closed segments and proposes a new log start where retention asks for one.
+    /// Looks at the closed segments and proposes a new log start where retention asks for one. On
+    /// every replica, a purge that failed is tried again.
     pub fn check_retention(self: &Rc<Self>) {
+        self.purge_wanted();
         let boundaries = self.replica.log().segment_boundaries();
         if boundaries.len() < 2 {
             // The active segment stays, however old.
@@ -121,13 +123,68 @@ impl Partition {
         }
     }
 
-    /// Purges what an applied decision has freed.
-    pub(super) async fn purge_decided(&self) {
-        let target = self.machine.borrow_mut().take_purge_target();
-        let Some(index) = target else { return };
-        if let Err(error) = self.replica.purge_to(index).await {
-            warn!(partition = %self.name, %index, %error, "the log could not be purged yet");
+    /// Purges what an applied decision has freed, beside everything else: it may take seconds, and
+    /// whoever waits for the partition must not wait for it.
+    pub(super) fn purge_decided(self: &Rc<Self>) {
+        let decided = self.machine.borrow_mut().take_purge_target();
+        if let Some(index) = decided {
+            self.purges.borrow_mut().decided(index);
+            self.purge_wanted();
         }
+    }
+
+    fn purge_wanted(self: &Rc<Self>) {
+        let Some(first) = self.purges.borrow_mut().begin() else {
+            return;
+        };
+        let partition = self.clone();
+        self.env.spawn_local(async move {
+            let mut next = Some(first);
+            while let Some(index) = next {
+                let result = partition.replica.purge_to(index).await;
+                if let Err(error) = &result {
+                    warn!(partition = %partition.name, %index, %error, "the log could not be purged yet");
+                }
+                next = partition.purges.borrow_mut().ended(index, result.is_ok());
+            }
+        });
+    }
+}
+
+/// Purges of one partition: one at a time, and what failed is wanted again.
+///
+/// Law: what is wanted only grows until it is done.
+#[derive(Default)]
+pub(super) struct Purges {
+    wanted: Option<LogIndex>,
+    running: bool,
+}
+
+impl Purges {
+    /// Takes a decision in.
+    fn decided(&mut self, index: LogIndex) {
+        self.wanted = self.wanted.max(Some(index));
+    }
+
+    /// What to purge now, if anything; [`Purges::ended`] follows.
+    fn begin(&mut self) -> Option<LogIndex> {
+        if self.running {
+            return None;
+        }
+        let index = self.wanted.take()?;
+        self.running = true;
+        Some(index)
+    }
+
+    /// Takes in how it ended. Returns what to purge next; after a failure nothing, until the next
+    /// decision or the next look at retention.
+    fn ended(&mut self, index: LogIndex, done: bool) -> Option<LogIndex> {
+        self.running = false;
+        if done {
+            return self.begin();
+        }
+        self.decided(index);
+        None
     }
 }
 
@@ -153,6 +210,25 @@ mod tests {
             replica_lag_max: Duration::from_secs(1),
             producer_expiration_ms: 1,
         }
+    }
+
+    #[test]
+    fn purges_run_one_at_a_time_and_what_failed_is_tried_again() {
+        let index = LogIndex::new;
+        let mut purges = Purges::default();
+        assert_eq!(purges.begin(), None, "nothing is decided");
+        purges.decided(index(10));
+        assert_eq!(purges.begin(), Some(index(10)));
+        purges.decided(index(20));
+        assert_eq!(purges.begin(), None, "one is running");
+        assert_eq!(purges.ended(index(10), true), Some(index(20)));
+        assert_eq!(purges.ended(index(20), false), None, "not at once");
+        assert_eq!(purges.begin(), Some(index(20)), "at the next look");
+        purges.decided(index(30));
+        assert_eq!(purges.ended(index(20), false), None);
+        assert_eq!(purges.begin(), Some(index(30)), "the later one covers it");
+        assert_eq!(purges.ended(index(30), true), None);
+        assert_eq!(purges.begin(), None);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use crate::controller::{MetadataImage, TopicInfo};
 /// A partition's settings; topic configuration first, cluster configuration behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionSettings {
-    /// `min.insync.replicas`, at most the replication factor.
+    /// `min.insync.replicas`. Above the replication factor, `acks=all` is always refused, as in
+    /// Kafka.
     pub min_insync_replicas: usize,
     /// `message.timestamp.type`.
     pub timestamp_type: TimestampType,

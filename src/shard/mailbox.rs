@@ -15,6 +15,7 @@ use crate::partition::{
     Produced,
 };
 
+use super::memory::AnswerPermit;
 use super::status::{ClusterView, ShardStatus};
 
 /// Messages that wait for one shard; beyond it senders wait, and with them their sockets.
@@ -50,8 +51,13 @@ pub struct FetchJob {
     pub deadline: Instant,
 }
 
-/// The answer of one shard: a result per item, in order.
-pub type FetchAnswer = Vec<Result<Fetched, PartitionError>>;
+/// The answer of one shard to a fetch.
+pub struct FetchAnswer {
+    /// A result per item, in order.
+    pub items: Vec<Result<Fetched, PartitionError>>,
+    /// What the answer holds of the shard's memory, until it has been written.
+    pub memory: Option<AnswerPermit>,
+}
 /// The answer of one shard: a result per item, in order.
 pub type ProduceAnswer = Vec<Result<Produced, PartitionError>>;
 

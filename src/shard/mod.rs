@@ -38,7 +38,7 @@ pub use mailbox::{
     EpochQuestion, FetchAnswer, FetchJob, OffsetQuestion, ProduceAnswer, ProduceItem, ProduceJob,
     ShardHandle, ShardMessage,
 };
-pub use memory::{MemoryBudget, MemoryPermit};
+pub use memory::{AnswerBudget, AnswerPermit, FRAME_CREDIT_BYTES, MemoryBudget, MemoryPermit};
 pub use placement::shard_of;
 pub use producer_ids::ProducerIds;
 pub use routes::{Route, Routes};
@@ -82,6 +82,7 @@ pub struct Shard {
     draining: Cell<bool>,
     counters: Rc<Counters>,
     memory: MemoryBudget,
+    answers: AnswerBudget,
     routes: RefCell<Routes>,
     producer_ids: ProducerIds,
     leadership_changes: Cell<u64>,
@@ -102,6 +103,7 @@ impl Shard {
             draining: Cell::new(false),
             counters: Rc::default(),
             memory: MemoryBudget::new(memory::REQUEST_MEMORY_BYTES_MAX),
+            answers: AnswerBudget::new(memory::ANSWER_MEMORY_BYTES_MAX),
             routes: RefCell::default(),
             producer_ids: ProducerIds::default(),
             leadership_changes: Cell::new(0),

@@ -13,15 +13,28 @@ use futures::future::join_all;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::partition::{EpochEnd, FoundOffset, Partition, PartitionError, ProduceSpec};
+use crate::partition::{
+    EpochEnd, FetchSpec, Fetched, FoundOffset, Partition, PartitionError, ProduceSpec,
+};
 
 use super::Shard;
+use super::memory::AnswerPermit;
 use super::mailbox::{
     EpochQuestion, FetchAnswer, FetchJob, OffsetQuestion, ProduceAnswer, ProduceJob,
 };
 
 /// The answer to come; the order of what it appends is fixed already.
 pub type Ticket = Pin<Box<dyn Future<Output = ProduceAnswer>>>;
+
+/// What one look at the partitions of a fetch found.
+struct Looked {
+    /// A result per partition, in order.
+    items: Vec<Result<Fetched, PartitionError>>,
+    /// Bytes of batches in `items`.
+    bytes: usize,
+    /// Whether the answer must go out at once.
+    urgent: bool,
+}
 
 /// How long one leadership may take to move before draining goes on without it.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,7 +85,8 @@ impl Shard {
         Box::pin(join_all(tickets))
     }
 
-    /// Reads until there is enough, an error, or no more time; `hurry` ends the wait early.
+    /// Reads until there is enough, an error, or no more time; `hurry` ends the wait early. Memory
+    /// is taken for each look and not while it waits.
     pub async fn fetch(&self, job: FetchJob, mut hurry: oneshot::Receiver<()>) -> FetchAnswer {
         let waiter = Rc::new(Notify::new());
         let partitions: Vec<Option<Rc<Partition>>> = job
@@ -80,19 +94,37 @@ impl Shard {
             .iter()
             .map(|(group, _)| self.partition(*group))
             .collect();
+        let wanted = job.items.iter().map(|(_, spec)| spec.bytes_max);
+        let wanted = wanted.fold(0, usize::saturating_add).min(job.bytes_max);
         let mut last = false;
         loop {
             // Registered before the read, so that nothing that comes between is missed.
             for partition in partitions.iter().flatten() {
                 partition.wait_for_change(&waiter);
             }
-            let (answer, bytes, urgent) = self.read(&job, &partitions).await;
-            if last || urgent || bytes >= job.bytes_min || Instant::now() >= job.deadline {
-                for partition in partitions.iter().flatten() {
+            let mut memory = self.answers.take_up_to(wanted);
+            let granted = memory.as_ref().map_or(0, AnswerPermit::bytes).min(wanted);
+            // Where others hold everything there is still one batch, so that every client gets
+            // further. A client that wants no byte gets none.
+            let bytes_max = granted.max(job.bytes_max.min(1));
+            let Looked {
+                mut items,
+                bytes,
+                urgent,
+            } = self.read(&job.items, &partitions, bytes_max).await;
+            let enough = job.bytes_min.min(bytes_max);
+            if last || urgent || bytes >= enough || Instant::now() >= job.deadline {
+                for (partition, item) in partitions.iter().zip(&mut items) {
+                    let Some(partition) = partition else { continue };
                     partition.forget_waiter(&waiter);
+                    partition.settle(item);
                 }
-                return answer;
+                if let Some(memory) = &mut memory {
+                    memory.shrink_to(bytes);
+                }
+                return FetchAnswer { items, memory };
             }
+            drop((items, memory));
             tokio::select! {
                 () = waiter.notified() => {}
                 () = tokio::time::sleep_until(job.deadline) => last = true,
@@ -103,36 +135,40 @@ impl Shard {
 
     async fn read(
         &self,
-        job: &FetchJob,
+        asked: &[(GroupId, FetchSpec)],
         partitions: &[Option<Rc<Partition>>],
-    ) -> (FetchAnswer, usize, bool) {
-        let mut answer = Vec::with_capacity(job.items.len());
-        let (mut bytes, mut urgent) = (0, false);
-        for ((group, spec), partition) in job.items.iter().zip(partitions) {
+        bytes_max: usize,
+    ) -> Looked {
+        let mut looked = Looked {
+            items: Vec::with_capacity(asked.len()),
+            bytes: 0,
+            urgent: false,
+        };
+        for ((group, spec), partition) in asked.iter().zip(partitions) {
             let Some(partition) = partition else {
-                answer.push(Err(self.not_here(*group)));
-                urgent = true;
+                looked.items.push(Err(self.not_here(*group)));
+                looked.urgent = true;
                 continue;
             };
-            let left = job.bytes_max.saturating_sub(bytes);
+            let left = bytes_max.saturating_sub(looked.bytes);
             let mut result = partition.fetch(spec, left).await;
             match &mut result {
                 Ok(fetched) => {
                     // Only the first batch of the whole answer may exceed the limit (KIP-74).
-                    while bytes > 0 && fetched.bytes > left {
+                    while looked.bytes > 0 && fetched.bytes > left {
                         let Some(batch) = fetched.batches.pop() else {
                             break;
                         };
                         fetched.bytes = fetched.bytes.saturating_sub(batch.size_bytes());
                     }
-                    bytes += fetched.bytes;
-                    urgent |= fetched.is_urgent();
+                    looked.bytes += fetched.bytes;
+                    looked.urgent |= fetched.is_urgent();
                 }
-                Err(_) => urgent = true,
+                Err(_) => looked.urgent = true,
             }
-            answer.push(result);
+            looked.items.push(result);
         }
-        (answer, bytes, urgent)
+        looked
     }
 
     /// Looks offsets up, all at the same time.
@@ -225,6 +261,7 @@ impl Shard {
             code: ErrorCode::NotLeaderOrFollower,
             message: "this node holds no open replica of the partition".to_owned(),
             leader: leader.map(|l| (l.node, l.epoch)),
+            log_start: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::{Answer, Call, History, Key, Operation, Outcome, Value};
+use crate::history::{Answer, Call, FinalSource, History, Key, Operation, Outcome, Value};
 use crate::verdict::{Class, EXAMPLES_MAX, Evidence, Example, Finding};
 
 use super::index::NONE;
@@ -55,7 +55,7 @@ impl<'h> Collector<'h> {
             finding.examples.push(Example {
                 key: anomaly.key.cloned(),
                 what: anomaly.what,
-                evidence: evidence(self.history, anomaly.proof, &anomaly.offsets),
+                evidence: evidence(self.history, anomaly.proof, anomaly.key, &anomaly.offsets),
                 offsets: anomaly.offsets,
                 values: anomaly.values,
             });
@@ -74,7 +74,12 @@ impl<'h> Collector<'h> {
     }
 }
 
-fn evidence(history: &History, mut proof: Vec<u32>, offsets: &[i64]) -> Vec<Evidence> {
+fn evidence(
+    history: &History,
+    mut proof: Vec<u32>,
+    key: Option<&Key>,
+    offsets: &[i64],
+) -> Vec<Evidence> {
     proof.retain(|&position| position != NONE);
     proof.sort_unstable();
     proof.dedup();
@@ -84,13 +89,13 @@ fn evidence(history: &History, mut proof: Vec<u32>, offsets: &[i64]) -> Vec<Evid
         .map(|op| Evidence {
             call: op.id,
             at: op.invoked,
-            text: describe(op, offsets),
+            text: describe(op, key, offsets),
         })
         .collect()
 }
 
-/// An operation in a line: who, when, what, and how it ended.
-fn describe(op: &Operation, offsets: &[i64]) -> String {
+/// An operation in a line: who, when, what, and how it ended. Of a read, what it returned of `about`.
+fn describe(op: &Operation, about: Option<&Key>, offsets: &[i64]) -> String {
     let end = match op.completed {
         Some(at) => format!("{:.3}", at.seconds()),
         None => "never".to_owned(),
@@ -108,7 +113,10 @@ fn describe(op: &Operation, offsets: &[i64]) -> String {
         },
         Call::Poll { .. } => "poll".to_owned(),
         Call::ReadAll { key } => format!("read all of {key}"),
-        Call::FinalRead { key, source } => format!("final read of {key} by {source:?}"),
+        Call::FinalRead { key, source } => match source {
+            FinalSource::Client => format!("final read of {key} by a fresh client"),
+            FinalSource::Replica(node) => format!("final read of {key} from node {node}"),
+        },
         Call::LatestOffset { key } => format!("latest offset of {key}"),
         Call::Leadership { key } => format!("leader of {key}"),
         Call::CreateTopic { key, .. } => {
@@ -138,6 +146,7 @@ fn describe(op: &Operation, offsets: &[i64]) -> String {
         Outcome::Ok(Answer::Read(reads)) => {
             let reads: Vec<String> = reads
                 .iter()
+                .filter(|read| about.is_none_or(|about| *about == read.key))
                 .map(|read| {
                     let around = offsets.first().copied();
                     format!(

@@ -310,11 +310,9 @@ impl<'h> Index<'h> {
                     ends.insert(*txn, fate);
                 }
                 Call::CreateTopic { key, .. } => topics.push((key, Some(op.invoked))),
-                Call::DeleteTopic { key } => {
-                    // One that has certainly not happened deletes nothing.
-                    if !matches!(op.outcome, Outcome::Fail { .. }) {
-                        topics.push((key, None));
-                    }
+                // One that has certainly not happened deletes nothing.
+                Call::DeleteTopic { key } if !matches!(op.outcome, Outcome::Fail { .. }) => {
+                    topics.push((key, None));
                 }
                 _ => {}
             }

@@ -15,11 +15,11 @@ pub fn check(index: &Index<'_>, found: &mut Collector<'_>) {
     let Some(healed) = history.healed() else {
         return;
     };
-    let ends = history.marks.iter().filter_map(|mark| match mark {
+    let mut ends = history.marks.iter().rev().filter_map(|mark| match mark {
         Mark::LoadEnd { at } => Some(*at),
         _ => None,
     });
-    let load_end = ends.last().unwrap_or_else(|| history.end());
+    let load_end = ends.next().unwrap_or_else(|| history.end());
     let starved = history.marks.iter().any(|mark| match mark {
         Mark::Starved { until, .. } => *until > healed,
         _ => false,

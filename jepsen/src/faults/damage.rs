@@ -50,9 +50,6 @@ pub fn rot(data_dir: &Path, chance: &mut Chance) -> anyhow::Result<Vec<Flip>> {
             .open(path)
             .with_context(|| format!("cannot open {}", path.display()))?;
         let length = file.metadata()?.len();
-        if length == 0 {
-            continue;
-        }
         let position = place(&file, length, chance)?;
         let mask = 1u8 << chance.below(8);
         let mut byte = [0];
@@ -89,7 +86,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     for path in entries {
         if path.is_dir() {
             collect(&path, files)?;
-        } else {
+        } else if fs::metadata(&path)?.len() > 0 {
             files.push(path);
         }
     }
@@ -115,4 +112,40 @@ fn kind_of(chance: &mut Chance, files: &[PathBuf]) -> String {
     kinds.sort();
     kinds.dedup();
     chance.pick(&kinds).cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rot_flips_single_bits_of_what_is_in_use_and_says_where() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let partition = dir.path().join("partitions/id/0");
+        fs::create_dir_all(&partition).expect("made");
+        let before = vec![0xaa; 4096];
+        for name in ["0000-1.log", "state"] {
+            fs::write(partition.join(name), &before).expect("written");
+        }
+        fs::write(dir.path().join("node.id"), b"1").expect("written");
+        for seed in 0..20 {
+            let flips = rot(dir.path(), &mut Chance::new(seed)).expect("rot");
+            assert!(!flips.is_empty());
+            for flip in flips {
+                assert_eq!(flip.mask.count_ones(), 1);
+                let path = dir.path().join(&flip.path);
+                let mut bytes = fs::read(&path).expect("read");
+                bytes[usize::try_from(flip.position).expect("small")] ^= flip.mask;
+                fs::write(&path, &bytes).expect("written");
+            }
+        }
+        for name in ["0000-1.log", "state"] {
+            let bytes = fs::read(partition.join(name)).expect("read");
+            assert_eq!(
+                bytes, before,
+                "undone flip by flip, nothing else has changed"
+            );
+        }
+        assert_eq!(fs::read(dir.path().join("node.id")).expect("read"), b"1");
+    }
 }

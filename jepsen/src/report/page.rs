@@ -95,10 +95,16 @@ fn setup(page: &mut String, summary: &RunSummary, history: &History) {
         ),
         (
             "Run",
-            format!(
-                "{} s of load, {:.0} s in all, seed {}",
-                header.plan.load_seconds, summary.total_seconds, header.seed
-            ),
+            match summary.total_seconds > 0.0 {
+                true => format!(
+                    "{} s of load, {:.0} s in all, seed {}",
+                    header.plan.load_seconds, summary.total_seconds, header.seed
+                ),
+                false => format!(
+                    "{} s of load, seed {}",
+                    header.plan.load_seconds, header.seed
+                ),
+            },
         ),
         ("Product", summary.product.clone()),
     ];

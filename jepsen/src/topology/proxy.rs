@@ -245,7 +245,61 @@ fn kernel_form(address: SocketAddr) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
+    use super::super::link::Links;
     use super::*;
+
+    #[test]
+    fn a_cut_holds_one_direction_until_the_heal_and_a_reset_ends_the_stream() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let env = Env::real();
+            let node = Host::node(1);
+            let mut links = Links::default();
+            let proxies = Proxies::new(&env, links.watch());
+            let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            let server = env.listen(any).await.expect("a free port");
+            let behind = server.local_addr().expect("bound");
+            let front = proxies
+                .open(Ipv4Addr::LOCALHOST, node, behind)
+                .await
+                .expect("a proxy");
+            let mut client = env.connect(front).await.expect("connected");
+            let (mut served, _) = server.accept().await.expect("accepted");
+            let cut = |cut| {
+                let mut table = LinkTable::default();
+                let link = Link {
+                    cut,
+                    ..Link::default()
+                };
+                table.add(Host::CLIENTS, node, link);
+                table
+            };
+            let mut bytes = [0; 4];
+
+            let layer = links.put(cut(Cut::Silent));
+            client.write_all(b"ask!").await.expect("taken");
+            served.write_all(b"told").await.expect("taken");
+            client
+                .read_exact(&mut bytes)
+                .await
+                .expect("the other way is open");
+            assert_eq!(&bytes, b"told");
+            let held = served.read_exact(&mut bytes).now_or_never();
+            assert!(held.is_none(), "nothing passes a cut");
+            links.take(layer);
+            served.read_exact(&mut bytes).await.expect("healed");
+            assert_eq!(&bytes, b"ask!");
+
+            links.put(cut(Cut::Reset));
+            let ended = client.read(&mut bytes).await;
+            assert!(matches!(ended, Err(_) | Ok(0)), "{ended:?}");
+        });
+    }
 
     #[test]
     fn addresses_are_written_as_the_kernel_does() {

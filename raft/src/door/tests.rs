@@ -65,7 +65,11 @@ async fn lone_leader() -> (RaftShard, Rc<Core>) {
     };
     let shard = RaftShard::new(
         env.clone(),
-        RaftConfig::default(),
+        RaftConfig {
+            // More than that waits at the door.
+            propose_window: 2,
+            ..RaftConfig::default()
+        },
         identity,
         store,
         AddressBook::new(),

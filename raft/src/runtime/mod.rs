@@ -180,10 +180,9 @@ impl AsyncRuntime for ShardRuntime {
     }
 
     fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
-        let left = deadline
-            .tokio()
-            .saturating_duration_since(tokio::time::Instant::now());
-        if left < TIMER_RESOLUTION {
+        // Never before the deadline: openraft's ticks wait for points of a fixed grid, and one that
+        // came too early would be sent again and again until the clock is there.
+        if deadline.tokio() <= tokio::time::Instant::now() {
             return ShardSleep::Yield { polled: false };
         }
         ShardSleep::Timer(Box::pin(tokio::time::sleep_until(deadline.tokio())))

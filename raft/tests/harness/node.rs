@@ -279,11 +279,6 @@ impl TestNode {
         drop(running.store);
     }
 
-    /// The disk finishes nothing more, and says nothing about it.
-    pub fn stall_disk(&self) {
-        self.get().tasks[0].abort();
-    }
-
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }

@@ -35,6 +35,22 @@ impl Log {
         target_millis: i64,
         upto: Offset,
     ) -> Result<Option<Batch>, StorageError> {
+        let from = LogIndex::new(0);
+        let found = self.find_timestamp_from(from, target_millis, upto).await?;
+        Ok(found.map(|(_, batch)| batch))
+    }
+
+    /// [`Log::find_timestamp`] among the entries from `from` on; with the batch's index, behind
+    /// which the caller may look on when no record inside keeps what the header promises.
+    ///
+    /// # Errors
+    /// As [`Log::read`].
+    pub async fn find_timestamp_from(
+        &self,
+        from: LogIndex,
+        target_millis: i64,
+        upto: Offset,
+    ) -> Result<Option<(LogIndex, Batch)>, StorageError> {
         'again: loop {
             self.flush_written().await?;
             let generation = self.shared.core.borrow().generation;
@@ -53,10 +69,10 @@ impl Log {
                     let Some(span) = self.span_before_timestamp(at, target_millis) else {
                         break;
                     };
-                    let start = self.shared.core.borrow().start;
+                    let start = self.shared.core.borrow().start.index.max(from);
                     let found = self
                         .scan(vec![span], move |disk, spans| {
-                            first_reaching(disk, spans, start.index, target_millis, upto)
+                            first_reaching(disk, spans, start, target_millis, upto)
                         })
                         .await;
                     if self.shared.core.borrow().generation != generation {
@@ -64,7 +80,8 @@ impl Log {
                     }
                     let found = found.map_err(|error| self.scan_failed(error))?;
                     if let Some(found) = found {
-                        return self.batch_at(found.index).await;
+                        let batch = self.batch_at(found.index).await?;
+                        return Ok(batch.map(|batch| (found.index, batch)));
                     }
                 }
                 at += 1;

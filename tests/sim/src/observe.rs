@@ -160,10 +160,11 @@ impl Seen {
             let seen = look_at(handle, local.watermarks(handle.group()), before);
             node.replicas.insert(handle.group(), seen);
         }
-        // A replica that was removed in this life is no more, unlike one not opened yet.
+        // One that was closed, as on an orderly stop, is still on the disk.
         let open: Vec<GroupId> = handles.iter().map(Replica::group).collect();
-        node.replicas
-            .retain(|group, replica| replica.of_the_dead || open.binary_search(group).is_ok());
+        for (group, replica) in &mut node.replicas {
+            replica.of_the_dead |= open.binary_search(group).is_err();
+        }
         node.image = local.image();
         node.disk_failure = local.disk_failure();
         node.queued_bytes = local.raft_metrics().iter().map(|m| m.queued_bytes).sum();

@@ -49,7 +49,7 @@ pub struct World {
     pub trace: Trace,
     /// Chance for the scenario.
     pub random: Random,
-    /// Whether faults may end processes: outside of the fault phase none may end by itself.
+    /// Disks of which an operation may fail, until their machine loses power.
     pub disk_troubles: BTreeMap<Host, bool>,
 }
 
@@ -98,7 +98,6 @@ impl World {
         if alone && self.node(host).incarnation() > 0 {
             self.checker.sometimes().reach("booted-alone");
         }
-        self.disk_troubles.insert(host, false);
         let (running, fabric) = (self.running.clone(), self.fabric.clone());
         self.trace.note("start", &[u64::from(host)], &[]);
         tracing::info!(host, at = self.now(), "start");
@@ -127,7 +126,9 @@ impl World {
         self.trace.note("kill", &[u64::from(host), how], &[]);
         tracing::info!(host, power_fails, at = self.now(), "kill");
         self.node(host).kill(&running, &fabric, power_fails);
-        self.disk_troubles.insert(host, false);
+        if power_fails {
+            self.disk_troubles.insert(host, false);
+        }
     }
 
     /// Lets one step pass, then looks at everything.

@@ -26,7 +26,8 @@ impl Invariant for OneVotePerTerm {
             if vote.term != replica.view.term {
                 continue;
             }
-            let Some(voted_for) = vote.voted_for else {
+            // A vote that is committed names a leader that won, which may be another.
+            let Some(voted_for) = vote.voted_for.filter(|_| !vote.committed) else {
                 continue;
             };
             let key = (group, replica.replica, vote.term);
