@@ -204,7 +204,15 @@ fn a_flipped_bit_in_the_controllers_log_is_refetched() {
     cluster.node(3).kill();
     wait_until("two nodes decide", || {
         cluster
-            .run(&["topic", "create", "fifth", "--partitions", "1", "--replication", "2"])
+            .run(&[
+                "topic",
+                "create",
+                "fifth",
+                "--partitions",
+                "1",
+                "--replication",
+                "2",
+            ])
             .status
             .success()
     });

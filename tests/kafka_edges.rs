@@ -60,7 +60,9 @@ fn list_offsets(wire: &mut Wire, topic: &str, asked: &[(i32, i64)]) -> Vec<(Erro
 }
 
 fn take(wire: &mut Wire, topic: &str, batch: &Batch) -> i64 {
-    let produced = wire.produce((topic, 0), -1, ANSWER, batch).expect("answered");
+    let produced = wire
+        .produce((topic, 0), -1, ANSWER, batch)
+        .expect("answered");
     assert_eq!(produced.error, ErrorCode::None);
     produced.base_offset
 }
@@ -144,7 +146,11 @@ fn tiered_storage_holds_nothing_and_what_is_asked_twice_is_refused_twice() {
     let mut wire = cluster.wire(1);
     take(&mut wire, "asked", &batch(None, &["a", "b"]));
     let answers = list_offsets(&mut wire, "asked", &[(0, -5)]);
-    assert_eq!(answers, [(ErrorCode::None, -1, -1)], "the end of tiered data");
+    assert_eq!(
+        answers,
+        [(ErrorCode::None, -1, -1)],
+        "the end of tiered data"
+    );
     let answers = list_offsets(&mut wire, "asked", &[(0, -6)]);
     assert_eq!(answers[0].0, ErrorCode::UnsupportedVersion);
     let answers = list_offsets(&mut wire, "asked", &[(0, -1), (1, -1), (0, -2)]);

@@ -107,7 +107,10 @@ fn a_request_above_the_configured_size_closes_its_connection() {
     );
     let refused = Command::new(corduroy())
         .args(["start", "--set", "socket.request.max.bytes=104857601"])
-        .args(["--data-dir", &cluster.scratch().join("no").to_string_lossy()])
+        .args([
+            "--data-dir",
+            &cluster.scratch().join("no").to_string_lossy(),
+        ])
         .output()
         .expect("it runs");
     assert_eq!(refused.status.code(), Some(2));
@@ -171,8 +174,14 @@ fn fetch_answers_that_nobody_takes_hold_a_bounded_memory() {
         })
         .collect();
     let lengths: Vec<usize> = stalled.iter().map(|(_, length)| *length).collect();
-    assert!(lengths.iter().all(|length| *length >= MIB - 1024), "{lengths:?}");
-    assert!(lengths[0] > 40 * MIB, "as long as there is room: {lengths:?}");
+    assert!(
+        lengths.iter().all(|length| *length >= MIB - 1024),
+        "{lengths:?}"
+    );
+    assert!(
+        lengths[0] > 40 * MIB,
+        "as long as there is room: {lengths:?}"
+    );
     let grown = cluster.nodes[0].resident_bytes().saturating_sub(before);
     assert!(
         grown < 350 * MIB as u64,

@@ -235,7 +235,9 @@ impl ClientShared {
         let mut helpless = None;
         loop {
             attempts += 1;
-            let asked = self.ask_once(target, helpless.as_ref(), deadline, &build).await;
+            let asked = self
+                .ask_once(target, helpless.as_ref(), deadline, &build)
+                .await;
             let error = match asked {
                 Ok((response, label, peer)) => match check(&response) {
                     Ok(()) => return Ok(response),

@@ -297,9 +297,21 @@ mod tests {
     #[test]
     fn older_clients_hear_of_no_error_that_they_do_not_know() {
         let cases = [
-            (4, ErrorCode::OffsetNotAvailable, ErrorCode::NotLeaderOrFollower),
-            (10, ErrorCode::OffsetNotAvailable, ErrorCode::NotLeaderOrFollower),
-            (11, ErrorCode::OffsetNotAvailable, ErrorCode::OffsetNotAvailable),
+            (
+                4,
+                ErrorCode::OffsetNotAvailable,
+                ErrorCode::NotLeaderOrFollower,
+            ),
+            (
+                10,
+                ErrorCode::OffsetNotAvailable,
+                ErrorCode::NotLeaderOrFollower,
+            ),
+            (
+                11,
+                ErrorCode::OffsetNotAvailable,
+                ErrorCode::OffsetNotAvailable,
+            ),
             (4, ErrorCode::OffsetOutOfRange, ErrorCode::OffsetOutOfRange),
         ];
         for (version, code, want) in cases {

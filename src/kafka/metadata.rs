@@ -58,9 +58,9 @@ pub async fn answer(
         ctx.shard
             .counters()
             .failed(header.api_key, ErrorCode::InvalidRequest.name());
-        let topics = names.iter().map(|(name, id)| {
-            refused_topic(header, name.clone(), *id, ErrorCode::InvalidRequest)
-        });
+        let topics = names
+            .iter()
+            .map(|(name, id)| refused_topic(header, name.clone(), *id, ErrorCode::InvalidRequest));
         return MetadataResponse::default()
             .with_controller_id(BrokerId(-1))
             .with_topics(topics.collect())
@@ -344,7 +344,10 @@ mod tests {
             let both = (named().0, by_id().1);
             assert!(!is_answerable(version, &[both]));
         }
-        assert!(is_answerable(12, &[named(), by_id(), neither()]), "judged one by one");
+        assert!(
+            is_answerable(12, &[named(), by_id(), neither()]),
+            "judged one by one"
+        );
         assert!(is_answerable(13, &[]));
     }
 }

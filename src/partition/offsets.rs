@@ -178,10 +178,7 @@ fn first_inside(
 
 /// The first record of `batch` with the largest timestamp that a record of it has, whatever its
 /// header says.
-fn highest_inside(
-    batch: &Batch,
-    log_start: Offset,
-) -> Result<Option<FoundOffset>, PartitionError> {
+fn highest_inside(batch: &Batch, log_start: Offset) -> Result<Option<FoundOffset>, PartitionError> {
     let mut found: Option<FoundOffset> = None;
     visit(batch, log_start, |record| {
         if found.is_none_or(|found| record.timestamp > found.timestamp) {
@@ -197,9 +194,8 @@ fn visit(
     log_start: Offset,
     mut look: impl FnMut(FoundOffset) -> ControlFlow<()>,
 ) -> Result<(), PartitionError> {
-    let corrupt = |error: BatchError| {
-        PartitionError::new(ErrorCode::CorruptMessage, error.to_string())
-    };
+    let corrupt =
+        |error: BatchError| PartitionError::new(ErrorCode::CorruptMessage, error.to_string());
     let epoch = batch.header().leader_epoch;
     for record in batch.records(LOOKUP_BYTES_MAX).map_err(corrupt)? {
         let record = record.map_err(corrupt)?;

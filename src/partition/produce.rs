@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use corduroy_env::planted::{self, Bug};
 use corduroy_protocol::ErrorCode;
@@ -22,6 +23,10 @@ use crate::walk::WALK;
 
 /// Bytes of one partition between proposal and commit; beyond it produce waits.
 pub const PIPELINE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// A batch that waits for room looks this often whether room can still come: nothing tells of a
+/// lease that runs out.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// When a produce request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +78,11 @@ pub(super) struct Line(VecDeque<Weak<Waiting>>);
 impl Line {
     /// Whether nobody waits.
     pub(super) fn is_empty(&mut self) -> bool {
-        while self.0.front().is_some_and(|place| place.strong_count() == 0) {
+        while self
+            .0
+            .front()
+            .is_some_and(|place| place.strong_count() == 0)
+        {
             self.0.pop_front();
         }
         self.0.is_empty()
@@ -147,7 +156,7 @@ impl Partition {
 
     fn wait_in_line(self: &Rc<Self>, spec: ProduceSpec) -> ProduceTicket {
         let (acks, deadline) = (spec.acks, spec.deadline);
-        let (ticket, answer) = oneshot::channel();
+        let (ticket, mut answer) = oneshot::channel();
         let waiting = Rc::new(Waiting {
             spec: Cell::new(Some(spec)),
             ticket: Cell::new(Some(ticket)),
@@ -155,17 +164,21 @@ impl Partition {
         self.waiting.borrow_mut().push(&waiting);
         let partition = self.clone();
         Box::pin(async move {
-            let answer = tokio::time::timeout_at(deadline, answer).await;
-            drop(waiting);
-            match answer {
-                Ok(Ok(ticket)) => ticket.await,
+            loop {
+                let look = deadline.min(partition.env.now() + LOOK_AGAIN);
+                let answered = tokio::time::timeout_at(look, &mut answer).await;
+                if let Ok(Ok(ticket)) = answered {
+                    drop(waiting);
+                    return ticket.await;
+                }
                 // Not appended: the answer lets the client look for another leader, or says why
                 // this one takes nothing.
-                Ok(Err(_)) | Err(_) => {
-                    let view = partition.replica.view();
-                    partition.leading(&view)?;
+                let view = partition.replica.view();
+                if partition.leading(&view)? {
                     partition.check_in_sync(&view, acks)?;
-                    Err(partition.not_leader(&view))
+                }
+                if answered.is_ok() || look == deadline {
+                    return Err(partition.not_leader(&view));
                 }
             }
         })
@@ -408,11 +421,7 @@ impl Partition {
         if wanted <= voters / 2 + 1 || planted::is(Bug::AckBelowMinInsync) {
             return Ok(());
         }
-        if self
-            .replica
-            .wait_replicated(index, wanted, deadline)
-            .await
-        {
+        if self.replica.wait_replicated(index, wanted, deadline).await {
             return Ok(());
         }
         Err(PartitionError::new(

@@ -189,8 +189,14 @@ mod tests {
             let mut ended = paid.iter();
             frames.retain(|_| !ended.next().copied().unwrap_or(false));
             whole += before - frames.len();
-            assert!(frames.len() < before, "{whole} ended, the others wait for ever");
-            assert!(begin(100).is_some(), "a small request waits for none of them");
+            assert!(
+                frames.len() < before,
+                "{whole} ended, the others wait for ever"
+            );
+            assert!(
+                begin(100).is_some(),
+                "a small request waits for none of them"
+            );
         }
         assert_eq!(whole, 5);
         assert_eq!(budget.large.available_permits(), 4 * MIB / UNIT_BYTES);
@@ -206,7 +212,10 @@ mod tests {
         assert_eq!(second.bytes(), MIB);
         assert_eq!(budget.take_up_to(MIB).expect("open").bytes(), 0);
         first.shrink_to(MIB / 2);
-        assert_eq!(budget.take_up_to(9 * MIB).expect("open").bytes(), 3 * MIB / 2);
+        assert_eq!(
+            budget.take_up_to(9 * MIB).expect("open").bytes(),
+            3 * MIB / 2
+        );
         drop((first, second));
         assert_eq!(budget.take_up_to(9 * MIB).expect("open").bytes(), 3 * MIB);
     }

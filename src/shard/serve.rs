@@ -18,10 +18,10 @@ use crate::partition::{
 };
 
 use super::Shard;
-use super::memory::AnswerPermit;
 use super::mailbox::{
     EpochQuestion, FetchAnswer, FetchJob, OffsetQuestion, ProduceAnswer, ProduceJob,
 };
+use super::memory::AnswerPermit;
 
 /// The answer to come; the order of what it appends is fixed already.
 pub type Ticket = Pin<Box<dyn Future<Output = ProduceAnswer>>>;

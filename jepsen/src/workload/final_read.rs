@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use corduroy_client::{Client, From, Isolation};
 use futures::stream::{self, StreamExt};
+use tokio::time::Instant;
 
 use super::keys::LiveTopic;
 use super::{Shared, take_record};
@@ -19,6 +20,8 @@ use crate::history::{Answer, Call, FinalSource, Key, Outcome, PartitionRead, Wor
 const AT_ONCE: usize = 6;
 /// Tries for each partition and replica.
 const TRIES: u32 = 8;
+/// After so long nothing is tried again: a cluster that is broken for good would take for ever.
+const ALL_MAX: Duration = Duration::from_secs(120);
 /// Between tries.
 const AGAIN: Duration = Duration::from_millis(300);
 /// The longest a read of one partition may stand still.
@@ -35,10 +38,11 @@ pub async fn run(shared: &Shared, cluster: &Cluster, topics: &[LiveTopic]) -> Ve
     let sources = std::iter::once(FinalSource::Client)
         .chain(cluster.ids().into_iter().map(FinalSource::Replica));
     let mut missing = Vec::new();
+    let deadline = shared.env.now() + ALL_MAX;
     // One node after the other: two that want to lead the same partition would only quarrel.
     for source in sources {
         let failed: Vec<String> = stream::iter(&keys)
-            .map(|key| read_one(shared, cluster, key, source))
+            .map(|key| read_one(shared, cluster, key, source, deadline))
             .buffer_unordered(AT_ONCE)
             .filter_map(async |failed| failed)
             .collect()
@@ -53,10 +57,14 @@ async fn read_one(
     cluster: &Cluster,
     key: &Key,
     source: FinalSource,
+    deadline: Instant,
 ) -> Option<String> {
     let mut last = String::new();
     for attempt in 0..TRIES {
         if attempt > 0 {
+            if shared.env.now() > deadline {
+                break;
+            }
             shared.env.sleep(AGAIN).await;
         }
         let process = shared.recorder.process();

@@ -14,8 +14,8 @@ use crate::wire::{FrameReader, Hello, HelloError, Message, Purpose, WireError, a
 
 /// Requests of one connection that may be unanswered; beyond it the socket is not read.
 const REQUESTS_MAX: usize = 4096;
-/// Bytes of these; a request that comes while there is room may exceed it by its own size. Several
-/// times what a follower's slowest flush lets a leader of many groups use.
+/// Bytes of these. The last one taken may exceed it by its own size: the largest is a frame's.
+/// A leader has a few MiB in flight for each of its groups; eight groups in full flight fit.
 const REQUESTS_BYTES_MAX: usize = 32 << 20;
 
 /// Where an answer goes.

@@ -154,13 +154,18 @@ impl Sum {
             "{} simulated s in {} s of CPU: {} times as fast, {} events",
             self.millis / 1_000,
             self.cpu_micros / 1_000_000,
-            (self.millis * 1_000).checked_div(self.cpu_micros).unwrap_or(0),
+            (self.millis * 1_000)
+                .checked_div(self.cpu_micros)
+                .unwrap_or(0),
             number("events")
         );
         println!("reached, in all seeds together:");
         for (point, count) in self.sometimes.counts() {
             let what = POINTS.iter().find(|(name, _)| *name == point);
-            println!("  {count:>8}  {point}: {}", what.map_or("", |(_, what)| what));
+            println!(
+                "  {count:>8}  {point}: {}",
+                what.map_or("", |(_, what)| what)
+            );
         }
         if !self.broken.is_empty() {
             return BROKEN;

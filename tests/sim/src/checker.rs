@@ -154,7 +154,8 @@ impl Checker {
             let node = self.before.nodes.get(&host);
             let old = node.and_then(|node| node.replicas.get(&group));
             if let Some(old) = old.filter(|old| old.replica == replica.replica) {
-                compare(old, replica, &mut reached);
+                let same_life = self.before.in_life_of(&self.seen, host, group).is_some();
+                compare(old, replica, same_life, &mut reached);
             }
             if replica.leads() {
                 let now = (host, replica.view.term);
@@ -188,9 +189,9 @@ impl Checker {
     }
 }
 
-fn compare(old: &ReplicaSeen, new: &ReplicaSeen, reached: &mut Vec<&'static str>) {
+fn compare(old: &ReplicaSeen, new: &ReplicaSeen, same_life: bool, reached: &mut Vec<&'static str>) {
     let (start, end) = (new.log.log_start.index, new.log.last);
-    if old.of_the_dead {
+    if !same_life {
         if old.log.last.map(|(_, index)| index) > end.map(|(_, index)| index) {
             reached.push("unflushed-lost");
         }

@@ -26,7 +26,10 @@ fn next() -> u64 {
 ///
 /// # Safety
 /// `buffer` is valid for writes of `length` bytes, as for the C library's.
-#[expect(unsafe_code, reason = "a symbol that takes the place of the C library's")]
+#[expect(
+    unsafe_code,
+    reason = "a symbol that takes the place of the C library's"
+)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getrandom(buffer: *mut c_void, length: usize, _flags: u32) -> isize {
     if length == 0 {

@@ -160,7 +160,10 @@ impl Faults {
             }
             FaultClass::SlowDisk => {
                 let high = self.random.between(10_000, 400_000);
-                world.node(host).disk().set_flush_micros(Some((2_000, high)));
+                world
+                    .node(host)
+                    .disk()
+                    .set_flush_micros(Some((2_000, high)));
                 self.plan(world, 500, 6_000, Cure::QuickDisk(host));
             }
             FaultClass::FailedFlush => {

@@ -73,7 +73,9 @@ impl GroupHistory {
 
     /// The last committed entry.
     pub fn last(&self) -> Option<(LogIndex, &Committed)> {
-        self.entries.last_key_value().map(|(at, entry)| (*at, entry))
+        self.entries
+            .last_key_value()
+            .map(|(at, entry)| (*at, entry))
     }
 
     /// The entry before.
@@ -143,9 +145,8 @@ impl History {
         let start = seen.log.log_start.index;
         let key = (host, group);
         let known = self.compared.get(&key).copied();
-        let same = known.filter(|known| {
-            known.incarnation == incarnation && known.replica == handle.id()
-        });
+        let same =
+            known.filter(|known| known.incarnation == incarnation && known.replica == handle.id());
         let mut next = same.map_or(start, |known| known.next).max(start);
         // Index 0 also stands for "nothing applied": that entry is taken with the next one.
         if seen.view.applied == LogIndex::new(0) {

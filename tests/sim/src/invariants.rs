@@ -31,7 +31,8 @@ use corduroy_record::{GroupId, LogIndex};
 
 use crate::history::History;
 use crate::ledger::{Ack, Ledger};
-use crate::observe::Seen;
+use crate::network::Host;
+use crate::observe::{ReplicaSeen, Seen};
 
 /// One law, with what it remembers.
 pub trait Invariant {
@@ -58,6 +59,13 @@ pub struct Moment<'a> {
     pub acks: &'a [Ack],
     /// What clients were told and read.
     pub ledger: &'a Ledger,
+}
+
+impl Moment<'_> {
+    /// A replica as it was one look before, in the same life of its node.
+    fn earlier(&self, host: Host, group: GroupId) -> Option<&ReplicaSeen> {
+        self.before.in_life_of(self.seen, host, group)
+    }
 }
 
 /// All of them.

@@ -82,7 +82,10 @@ impl Ledger {
 
     /// Bytes were read that no client sent.
     pub fn read_garbage(&self, place: &Place, bytes: &[u8]) {
-        let found = format!("{} bytes that nobody sent were read at {place:?}", bytes.len());
+        let found = format!(
+            "{} bytes that nobody sent were read at {place:?}",
+            bytes.len()
+        );
         self.0.borrow_mut().conflicts.push(found);
     }
 
@@ -108,7 +111,12 @@ impl Ledger {
     pub fn counts(&self) -> [u64; 4] {
         let inner = self.0.borrow();
         let of = |fate| inner.fates.values().filter(|known| **known == fate).count() as u64;
-        [of(Fate::Acked), of(Fate::Failed), of(Fate::Unknown), inner.reads]
+        [
+            of(Fate::Acked),
+            of(Fate::Failed),
+            of(Fate::Unknown),
+            inner.reads,
+        ]
     }
 
     /// Whether a value was refused for good.
@@ -120,8 +128,13 @@ impl Ledger {
     pub fn doubles(&self) -> Vec<(u64, Place)> {
         let inner = self.0.borrow();
         let mut seen = BTreeSet::new();
-        let again = inner.places.iter().filter(|(_, value)| !seen.insert(**value));
-        again.map(|(place, value)| (*value, place.clone())).collect()
+        let again = inner
+            .places
+            .iter()
+            .filter(|(_, value)| !seen.insert(**value));
+        again
+            .map(|(place, value)| (*value, place.clone()))
+            .collect()
     }
 }
 

@@ -112,7 +112,9 @@ fn run_one(arguments: &Arguments, seed: u64) -> anyhow::Result<u8> {
         // Whoever waits has given up if nobody takes it.
         let _late = sender.send(run_seed(&options, file));
     })?;
-    let limit = Duration::from_secs(REAL_SECONDS_PER_MINUTE_MAX * arguments.fault_seconds().div_ceil(60).max(1));
+    let limit = Duration::from_secs(
+        REAL_SECONDS_PER_MINUTE_MAX * arguments.fault_seconds().div_ceil(60).max(1),
+    );
     let report = match receiver.recv_timeout(limit) {
         Ok(report) => report?,
         Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {

@@ -454,7 +454,7 @@ impl State {
         let held = pipes.iter().any(|number| {
             let pipe = self.pipes.get(number);
             pipe.is_some_and(|pipe| {
-                !(pipe.reader_gone && pipe.writer_gone) || !pipe.flight.is_empty()
+                !(pipe.reader_gone && pipe.writer_gone && pipe.flight.is_empty())
             })
         });
         if !held {

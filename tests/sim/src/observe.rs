@@ -111,7 +111,8 @@ impl Seen {
 
     /// Replicas of processes that run now.
     pub fn running(&self) -> impl Iterator<Item = (Host, GroupId, &ReplicaSeen)> {
-        self.replicas().filter(|(_, _, replica)| !replica.of_the_dead)
+        self.replicas()
+            .filter(|(_, _, replica)| !replica.of_the_dead)
     }
 
     /// All replicas of one group.
@@ -120,6 +121,13 @@ impl Seen {
             let replica = node.replicas.get(&group)?;
             Some((*host, replica))
         })
+    }
+
+    /// A replica, if its node lives the same life in `later`.
+    pub fn in_life_of(&self, later: &Seen, host: Host, group: GroupId) -> Option<&ReplicaSeen> {
+        let (then, now) = (self.nodes.get(&host)?, later.nodes.get(&host)?);
+        let replica = then.replicas.get(&group)?;
+        (then.incarnation == now.incarnation && !replica.of_the_dead).then_some(replica)
     }
 
     /// The newest image that any node has.
@@ -172,7 +180,11 @@ impl Seen {
     }
 }
 
-fn look_at(handle: &Replica, marks: Option<[Offset; 4]>, before: Option<&ReplicaSeen>) -> ReplicaSeen {
+fn look_at(
+    handle: &Replica,
+    marks: Option<[Offset; 4]>,
+    before: Option<&ReplicaSeen>,
+) -> ReplicaSeen {
     let (view, log) = (handle.view(), handle.log().state());
     let same = before.filter(|before| {
         !before.of_the_dead

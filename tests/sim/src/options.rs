@@ -80,7 +80,10 @@ impl FromStr for FaultClass {
             .find(|class| class.name() == text)
             .ok_or_else(|| {
                 let names: Vec<&str> = known.map(FaultClass::name).collect();
-                format!("no class of faults has this name; there are {}", names.join(", "))
+                format!(
+                    "no class of faults has this name; there are {}",
+                    names.join(", ")
+                )
             })
     }
 }

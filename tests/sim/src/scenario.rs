@@ -102,10 +102,7 @@ fn pick_majority(world: &mut World) -> (Vec<Host>, Host) {
 type Outcome = Rc<RefCell<Option<Result<(), String>>>>;
 
 /// Does something on the clients' machine.
-fn in_background<F>(
-    world: &World,
-    work: impl FnOnce(crate::workload::Workload) -> F,
-) -> Outcome
+fn in_background<F>(world: &World, work: impl FnOnce(crate::workload::Workload) -> F) -> Outcome
 where
     F: Future<Output = Result<(), String>> + 'static,
 {
@@ -158,11 +155,14 @@ fn partitions() -> impl Iterator<Item = (&'static str, i32)> {
     kept.chain([(TRIMMED, 0)])
 }
 
+/// Topic, partition, offset and value of a record that was read.
+type ReadBack = (String, i32, i64, u64);
+
 /// Every acknowledged record of the topic that keeps everything is there, at its place.
 async fn read_back(world: &mut World) -> Result<(), Violation> {
     // What is acknowledged from here on may be missed by the read.
     let acks = world.ledger.acks();
-    let read: Rc<RefCell<Vec<(String, i32, i64, u64)>>> = Rc::default();
+    let read: Rc<RefCell<Vec<ReadBack>>> = Rc::default();
     let into = read.clone();
     let outcome = in_background(world, |workload| async move {
         for (topic, partition) in partitions() {

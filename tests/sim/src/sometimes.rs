@@ -10,22 +10,49 @@ pub const POINTS: &[(&str, &str)] = &[
     ("controller-killed", "a node died that led the controller"),
     ("all-down", "no node ran"),
     ("no-leader", "a partition had no leader"),
-    ("two-leaders", "two replicas of different terms both took themselves for the leader"),
+    (
+        "two-leaders",
+        "two replicas of different terms both took themselves for the leader",
+    ),
     ("suffix-cut", "a replica cut entries off its log's end"),
-    ("snapshot-installed", "a replica that was behind the log's start got a snapshot"),
+    (
+        "snapshot-installed",
+        "a replica that was behind the log's start got a snapshot",
+    ),
     ("log-purged", "retention moved a log's start"),
-    ("unflushed-lost", "a machine came back without entries that it had written"),
-    ("journal-torn", "the power failed in the middle of a write or a flush"),
-    ("disk-failed-leader", "a flush failed on a node that led a partition"),
+    (
+        "unflushed-lost",
+        "a machine came back without entries that it had written",
+    ),
+    (
+        "journal-torn",
+        "the power failed in the middle of a write or a flush",
+    ),
+    (
+        "disk-failed-leader",
+        "a flush failed on a node that led a partition",
+    ),
     ("slept", "a group slept"),
     ("woke", "a group that had slept woke"),
-    ("one-way", "a link was cut in one direction while a partition had a leader there"),
-    ("isolated-leader", "a leader was cut off from all other nodes"),
+    (
+        "one-way",
+        "a link was cut in one direction while a partition had a leader there",
+    ),
+    (
+        "isolated-leader",
+        "a leader was cut off from all other nodes",
+    ),
     ("clock-back", "a wall clock went back"),
     ("stopped-in-order", "a node stopped in order"),
     ("booted-alone", "a node booted while no other ran"),
-    ("send-failed", "a client was told that its record was not written"),
-    ("send-unknown", "a client was not told whether its record was written"),
+    (
+        "send-failed",
+        "a client was told that its record was not written",
+    ),
+    (
+        "send-unknown",
+        "a client was not told whether its record was written",
+    ),
     ("segment-rolled", "a log got another segment"),
 ];
 

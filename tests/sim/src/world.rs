@@ -84,7 +84,9 @@ impl World {
 
     /// A node's machine.
     pub fn node(&mut self, host: Host) -> &mut Machine {
-        self.nodes.get_mut(&host).expect("law: hosts are those of HOSTS")
+        self.nodes
+            .get_mut(&host)
+            .expect("law: hosts are those of HOSTS")
     }
 
     /// Now, in simulated milliseconds.

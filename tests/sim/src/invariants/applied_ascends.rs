@@ -15,10 +15,7 @@ impl Invariant for AppliedAscends {
 
     fn check(&mut self, moment: &Moment<'_>) -> Result<(), String> {
         for (host, group, replica) in moment.seen.running() {
-            let Some(node) = moment.before.nodes.get(&host) else {
-                continue;
-            };
-            let Some(old) = node.replicas.get(&group).filter(|old| !old.of_the_dead) else {
+            let Some(old) = moment.earlier(host, group) else {
                 continue;
             };
             if old.replica != replica.replica || replica.view.role == Role::Stopped {

@@ -23,9 +23,8 @@ impl Invariant for HighWatermarkAscends {
             let Some([_, _, high, end]) = replica.marks else {
                 continue;
             };
-            let node = moment.before.nodes.get(&host);
-            let old = node.and_then(|node| node.replicas.get(&group));
-            let old = old.filter(|old| !old.of_the_dead && old.replica == replica.replica);
+            let old = moment.earlier(host, group);
+            let old = old.filter(|old| old.replica == replica.replica);
             if let Some([_, _, before, _]) = old.and_then(|old| old.marks)
                 && high < before
             {

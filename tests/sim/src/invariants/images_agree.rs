@@ -30,7 +30,10 @@ impl Invariant for ImagesAgree {
             if self.looked.insert(*host, image.version) == Some(image.version) {
                 continue;
             }
-            let first = self.images.entry(image.version).or_insert_with(|| image.clone());
+            let first = self
+                .images
+                .entry(image.version)
+                .or_insert_with(|| image.clone());
             if format!("{first:?}") != format!("{image:?}") {
                 return Err(format!(
                     "version {} of the metadata on node {host} is {image:?}, elsewhere {first:?}",

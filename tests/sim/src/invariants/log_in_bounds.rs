@@ -46,7 +46,11 @@ impl Invariant for LogInBounds {
             let applied = replica.view.applied;
             let fault = if last.is_some_and(|last| last.next() < start) {
                 "its end lies before its start"
-            } else if self.is_late(moment.seen.at_millis, (host, group), log.durable_last > last) {
+            } else if self.is_late(
+                moment.seen.at_millis,
+                (host, group),
+                log.durable_last > last,
+            ) {
                 "more is durable than there is"
             } else if log.committed.is_some_and(|(_, index)| Some(index) > last) {
                 "its committed entry lies beyond its end"

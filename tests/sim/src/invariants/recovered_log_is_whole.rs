@@ -15,10 +15,11 @@ impl Invariant for RecoveredLogIsWhole {
 
     fn check(&mut self, moment: &Moment<'_>) -> Result<(), String> {
         for (host, group, replica) in moment.seen.running() {
-            let Some(node) = moment.before.nodes.get(&host) else {
+            if moment.earlier(host, group).is_some() {
                 continue;
-            };
-            let Some(old) = node.replicas.get(&group).filter(|old| old.of_the_dead) else {
+            }
+            let node = moment.before.nodes.get(&host);
+            let Some(old) = node.and_then(|node| node.replicas.get(&group)) else {
                 continue;
             };
             if old.replica != replica.replica || replica.view.role == Role::Stopped {

@@ -25,9 +25,8 @@ impl Invariant for ReplicasRun {
         self.stopped.retain(|(host, group), _| {
             let node = moment.seen.nodes.get(host);
             let replica = node.and_then(|node| node.replicas.get(group));
-            replica.is_some_and(|replica| {
-                !replica.of_the_dead && replica.view.role == Role::Stopped
-            })
+            replica
+                .is_some_and(|replica| !replica.of_the_dead && replica.view.role == Role::Stopped)
         });
         for (host, group, replica) in moment.seen.running() {
             let failed = moment.seen.nodes.get(&host);

@@ -42,7 +42,10 @@ impl Invariant for TopicIdsAreUnique {
                     topic.name
                 ));
             }
-            let name = self.names.entry(topic.id).or_insert_with(|| topic.name.clone());
+            let name = self
+                .names
+                .entry(topic.id)
+                .or_insert_with(|| topic.name.clone());
             if *name != topic.name {
                 return Err(format!("{name} and {} have the same id", topic.name));
             }
