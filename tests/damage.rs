@@ -202,12 +202,16 @@ fn a_flipped_bit_in_the_controllers_log_is_refetched() {
     cluster.node(2).start();
     cluster.node(2).wait_ready();
     cluster.node(3).kill();
+    // Another topic each time: one that was placed before anybody knew of the death waits for it.
+    let mut attempts = 0;
     wait_until("two nodes decide", || {
+        attempts += 1;
+        let topic = format!("fifth-{attempts}");
         cluster
             .run(&[
                 "topic",
                 "create",
-                "fifth",
+                &topic,
                 "--partitions",
                 "1",
                 "--replication",

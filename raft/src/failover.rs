@@ -73,17 +73,22 @@ pub(crate) fn start(shard: &Rc<ShardInner>, core: &Rc<Core>) {
     let (shard, core) = (Rc::downgrade(shard), core.clone());
     let env = core.env.clone();
     env.spawn_local(async move {
+        let mut pause = core.config.failover_retry;
         for attempt in 0..ATTEMPTS_MAX {
             let open = shard.upgrade().is_some_and(|shard| !shard.closed.get());
             if !open || core.stopped.get() || is_settled(&core) {
                 break;
             }
-            attempt_once(&core).await;
+            if attempt_once(&core).await && attempt > 0 {
+                // Votes have to reach disks, its own and the voters': campaigns that follow each
+                // other faster than a slow one flushes would each supersede the one before.
+                pause = (pause * 2).min(core.config.election_min);
+            }
             let share = core
                 .env
                 .random_below(core.config.failover_retry.as_micros() as u64 + 1);
             let stagger = Duration::from_micros(share) * (attempt.min(4) + 1);
-            core.env.sleep(core.config.failover_retry + stagger).await;
+            core.env.sleep(pause + stagger).await;
         }
         core.failover_running.set(false);
     });
@@ -112,15 +117,18 @@ pub(crate) fn leader_lost(shard: &Rc<ShardInner>, core: &Rc<Core>) {
     start(shard, core);
 }
 
-async fn attempt_once(core: &Rc<Core>) {
+/// Returns whether it campaigned.
+async fn attempt_once(core: &Rc<Core>) -> bool {
     let members = core.members();
     let is_voter = members
         .iter()
         .any(|(id, _, voter)| *id == core.id && *voter);
     if !is_voter || core.role() == Role::Stopped {
-        return;
+        return false;
     }
-    let Some(vote) = core.vote() else { return };
+    let Some(vote) = core.vote() else {
+        return false;
+    };
     let leader = vote.leader_id.voted_for;
     let asks = members
         .iter()
@@ -128,7 +136,7 @@ async fn attempt_once(core: &Rc<Core>) {
         .map(|(id, node, _)| survey(core, *id, *node, leader, vote.leader_id.term));
     let answers: Vec<(u64, SurveyState)> = join_all(asks).await.into_iter().flatten().collect();
     if is_settled(core) {
-        return;
+        return false;
     }
     let own = Candidate {
         id: core.id.get(),
@@ -153,8 +161,9 @@ async fn attempt_once(core: &Rc<Core>) {
                 .set(Some(core.env.now() + core.config.election_max));
             campaign(core).await;
         }
-        Verdict::Wait => {}
+        Verdict::Wait => return false,
     }
+    true
 }
 
 /// One replica that could lead.

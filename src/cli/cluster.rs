@@ -265,24 +265,7 @@ impl Snapshot {
                 leaders: leaders.get(&broker.id).copied().unwrap_or(0),
                 replicas: replicas.get(&broker.id).copied().unwrap_or(0),
             });
-        let mut rows: Vec<NodeRow> = rows.collect();
-        // A node that is down is no broker any more; its replicas say that it exists.
-        for (&node, &held) in &replicas {
-            if rows.iter().all(|row| row.node != node) {
-                rows.push(NodeRow {
-                    node,
-                    address: "-".to_owned(),
-                    rack: None,
-                    controller: false,
-                    admin: None,
-                    reachable: false,
-                    leaders: leaders.get(&node).copied().unwrap_or(0),
-                    replicas: held,
-                });
-            }
-        }
-        rows.sort_by_key(|row| row.node);
-        Ok(rows)
+        Ok(rows.collect())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use corduroy_raft::Role;
+use corduroy_raft::{Replica, Role};
 use corduroy_record::{GroupId, LogIndex, Term};
 
 use crate::history::History;
@@ -47,6 +47,7 @@ pub struct Checker {
     seen: Seen,
     fresh: Vec<(GroupId, LogIndex)>,
     leaders: BTreeMap<GroupId, (Host, Term)>,
+    known: BTreeMap<Host, Vec<Replica>>,
     sometimes: Sometimes,
 }
 
@@ -62,6 +63,7 @@ impl Checker {
             seen: Seen::default(),
             fresh: Vec::new(),
             leaders: BTreeMap::new(),
+            known: BTreeMap::new(),
             sometimes: Sometimes::default(),
         }
     }
@@ -78,14 +80,21 @@ impl Checker {
 
     /// Looks at one machine; also the last thing before it dies.
     pub fn look(&mut self, host: Host, machine: &Machine) {
-        for handle in self.seen.look(host, machine) {
+        let known = self.known.entry(host).or_default();
+        self.seen.look(host, machine, known);
+        for handle in known {
             let seen = self.seen.nodes.get(&host);
             let seen = seen.and_then(|node| node.replicas.get(&handle.group()));
             if let Some(seen) = seen {
                 let life = (host, machine.incarnation());
-                self.history.absorb(life, &handle, seen, &mut self.fresh);
+                self.history.absorb(life, handle, seen, &mut self.fresh);
             }
         }
+    }
+
+    /// Lets go of what a machine held that is no more.
+    pub fn let_go(&mut self, host: Host) {
+        self.known.remove(&host);
     }
 
     /// Looks at all machines and checks every law.

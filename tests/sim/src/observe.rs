@@ -144,8 +144,9 @@ impl Seen {
             .count()
     }
 
-    /// Replaces what was seen of one machine by what there is now.
-    pub fn look(&mut self, host: Host, machine: &Machine) -> Vec<Replica> {
+    /// Replaces what was seen of one machine by what there is now. `known` are the replicas that it
+    /// had at the last look of this life: what one did before it closed counts too.
+    pub fn look(&mut self, host: Host, machine: &Machine, known: &mut Vec<Replica>) {
         let node = self.nodes.entry(host).or_default();
         let reborn = node.incarnation != machine.incarnation();
         node.incarnation = machine.incarnation();
@@ -158,25 +159,32 @@ impl Seen {
             node.image = None;
             node.queued_bytes = 0;
         }
-        if !node.up {
-            return Vec::new();
+        if reborn {
+            known.clear();
         }
         let local = machine.node();
         let handles = local.replicas();
-        for handle in &handles {
+        let open: Vec<GroupId> = handles.iter().map(Replica::group).collect();
+        known.retain(|handle| open.binary_search(&handle.group()).is_err());
+        for handle in known.iter().chain(&handles) {
             let before = node.replicas.get(&handle.group());
-            let seen = look_at(handle, local.watermarks(handle.group()), before);
+            let mut seen = look_at(handle, local.watermarks(handle.group()), before);
+            // One that was closed, as on an orderly stop, is still on the disk.
+            if open.binary_search(&handle.group()).is_err() {
+                seen.of_the_dead = true;
+                if let Some(before) = before {
+                    seen.view = before.view;
+                }
+            }
             node.replicas.insert(handle.group(), seen);
         }
-        // One that was closed, as on an orderly stop, is still on the disk.
-        let open: Vec<GroupId> = handles.iter().map(Replica::group).collect();
-        for (group, replica) in &mut node.replicas {
-            replica.of_the_dead |= open.binary_search(group).is_err();
+        known.extend(handles);
+        if !node.up {
+            return;
         }
         node.image = local.image();
         node.disk_failure = local.disk_failure();
         node.queued_bytes = local.raft_metrics().iter().map(|m| m.queued_bytes).sum();
-        handles
     }
 }
 

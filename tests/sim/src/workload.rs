@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corduroy_client::{Client, Error, From, Outcome, Producer, Record};
+use corduroy_client::{Client, Error, ErrorKind, From, Outcome, Producer, Record};
 use corduroy_env::{Env, Simulation};
 
 use crate::ledger::{Fate, Ledger};
@@ -20,6 +20,26 @@ pub const KEPT: &str = "kept";
 pub const TRIMMED: &str = "trimmed";
 /// Partitions of [`KEPT`].
 pub const KEPT_PARTITIONS: i32 = 2;
+
+/// How long a client waits.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// For one answer.
+    request: Duration,
+    /// For the fate of a record.
+    delivery: Duration,
+}
+
+/// Outlasts most faults.
+const PATIENT: Patience = Patience {
+    request: Duration::from_secs(8),
+    delivery: Duration::from_secs(20),
+};
+/// Gives up in the middle of them.
+const HASTY: Patience = Patience {
+    request: Duration::from_millis(1_500),
+    delivery: Duration::from_secs(3),
+};
 
 /// What the clients share. Clone = the same.
 #[derive(Clone)]
@@ -51,7 +71,7 @@ impl Workload {
         self.quiet.set(true);
     }
 
-    async fn connect(&self) -> Client {
+    async fn connect(&self, patience: Patience) -> Client {
         let servers: Vec<String> = self
             .hosts
             .iter()
@@ -60,7 +80,7 @@ impl Workload {
         loop {
             let client = Client::builder()
                 .bootstrap_servers(&servers.join(","))
-                .request_timeout(Duration::from_secs(8))
+                .request_timeout(patience.request)
                 .env(self.env.clone())
                 .connect();
             match client.await {
@@ -73,7 +93,7 @@ impl Workload {
 
     /// Creates the topics; returns when both are there.
     pub async fn create_topics(&self) {
-        let client = self.connect().await;
+        let client = self.connect(PATIENT).await;
         loop {
             let kept = client
                 .admin()
@@ -102,18 +122,19 @@ impl Workload {
         }
     }
 
-    fn producer(&self, client: &Client) -> Producer {
+    fn producer(&self, client: &Client, patience: Patience) -> Producer {
         client
             .producer()
             .linger(Duration::from_millis(2))
-            .delivery_timeout(Duration::from_secs(20))
+            .delivery_timeout(patience.delivery)
             .build()
     }
 
     /// One producer: sends until told to end.
     pub async fn produce(self, mut random: Random) {
-        let client = self.connect().await;
-        let mut producer = self.producer(&client);
+        let patience = random.pick(&[PATIENT, HASTY]).unwrap_or(PATIENT);
+        let client = self.connect(patience).await;
+        let mut producer = self.producer(&client, patience);
         while !self.quiet.get() {
             let mut tickets = Vec::new();
             for _ in 0..1 + random.below(6) {
@@ -146,7 +167,7 @@ impl Workload {
                 }
             }
             if fenced {
-                producer = self.producer(&client);
+                producer = self.producer(&client, patience);
             }
             self.env
                 .sleep(Duration::from_millis(random.between(1, 120)))
@@ -165,7 +186,7 @@ impl Workload {
 
     /// One reader: follows a partition for ever.
     pub async fn follow(self, topic: &'static str, partition: i32) {
-        let client = self.connect().await;
+        let client = self.connect(PATIENT).await;
         let mut next = From::Earliest;
         loop {
             let reader = client.read(topic).partition(partition).from(next);
@@ -180,7 +201,7 @@ impl Workload {
                     }
                     Err(error) => {
                         tracing::debug!(%error, topic, partition, "a reader starts again");
-                        if error.kind() == corduroy_client::ErrorKind::OffsetOutOfRange {
+                        if error.kind() == ErrorKind::OffsetOutOfRange {
                             next = From::Earliest;
                         }
                         break;
@@ -204,12 +225,22 @@ impl Workload {
     /// # Errors
     /// What the client says.
     pub async fn read_all(&self, topic: &str, partition: i32) -> Result<Vec<(i64, u64)>, String> {
-        let client = self.connect().await;
-        let reader = client.read(topic).partition(partition).from(From::Earliest);
-        let mut reader = reader.until_high_watermark();
+        let client = self.connect(PATIENT).await;
+        let read = || {
+            let reader = client.read(topic).partition(partition).from(From::Earliest);
+            reader.until_high_watermark()
+        };
+        let mut reader = read();
         let mut found = Vec::new();
         while let Some(batch) = reader.next().await {
-            let batch = batch.map_err(|error| error.to_string())?;
+            let batch = match batch {
+                // The log's start has overtaken the reader.
+                Err(error) if topic == TRIMMED && error.kind() == ErrorKind::OffsetOutOfRange => {
+                    reader = read();
+                    continue;
+                }
+                batch => batch.map_err(|error| error.to_string())?,
+            };
             for record in batch.records() {
                 self.note(topic, record.partition(), record.offset(), record.value());
                 let value = record.value().and_then(decode).unwrap_or(u64::MAX);
@@ -224,8 +255,8 @@ impl Workload {
     /// # Errors
     /// What the client says.
     pub async fn send_one(&self, topic: &str, partition: i32) -> Result<(), String> {
-        let client = self.connect().await;
-        let producer = self.producer(&client);
+        let client = self.connect(PATIENT).await;
+        let producer = self.producer(&client, PATIENT);
         let value = self.ledger.open();
         let bytes = encode(value, 8);
         let record = Record::to(topic).partition(partition).value(&bytes);

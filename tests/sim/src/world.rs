@@ -127,6 +127,7 @@ impl World {
         let how = u64::from(power_fails);
         self.trace.note("kill", &[u64::from(host), how], &[]);
         tracing::info!(host, power_fails, at = self.now(), "kill");
+        self.checker.let_go(host);
         self.node(host).kill(&running, &fabric, power_fails);
         if power_fails {
             self.disk_troubles.insert(host, false);
