@@ -458,11 +458,11 @@ fn a_duplicate_is_acknowledged_with_as_many_copies_as_the_first_had_to_have() {
         .list_offset(topic, 0, -1);
     let (_, end) = end.expect("answered");
     assert!(produced.base_offset < end, "where the first one went");
-    assert_eq!(read_offsets_of(&cluster, topic, "once"), end, "each once");
+    assert_eq!(count_of(&cluster, topic, "once"), end, "each once");
 }
 
 /// How many records of a partition have this value.
-fn read_offsets_of(cluster: &Cluster, topic: &str, value: &str) -> i64 {
+fn count_of(cluster: &Cluster, topic: &str, value: &str) -> i64 {
     let bootstrap = cluster.bootstrap();
     let found = block_on(async { read_all(&client(&bootstrap).await, topic, 0).await });
     let count = found.iter().filter(|(_, found)| found == value).count();

@@ -2,7 +2,7 @@
 //! each stands here beside the fault that it found, not in its place.
 #![allow(clippy::disallowed_methods, reason = "a test drives real processes")]
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The seed, and what was wrong in the product.
 const SEEDS: &[(u64, &str)] = &[
@@ -22,11 +22,20 @@ const SEEDS: &[(u64, &str)] = &[
 
 #[test]
 fn seeds_that_once_failed() {
-    for (seed, fault) in SEEDS {
-        let output = Command::new(env!("CARGO_BIN_EXE_corduroy-sim"))
+    let run = |seed: &u64| {
+        Command::new(env!("CARGO_BIN_EXE_corduroy-sim"))
             .args(["--seed", &seed.to_string(), "--seconds", "25"])
-            .output()
-            .expect("the simulator starts");
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the simulator starts")
+    };
+    let running: Vec<_> = SEEDS
+        .iter()
+        .map(|(seed, fault)| (seed, fault, run(seed)))
+        .collect();
+    for (seed, fault, child) in running {
+        let output = child.wait_with_output().expect("it ends");
         assert!(
             output.status.success(),
             "seed {seed} ({fault}): {}{}",
