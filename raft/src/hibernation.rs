@@ -10,6 +10,7 @@ use futures::future::join_all;
 use crate::failover;
 use crate::replica_core::{Core, Revert, Sleep};
 use crate::shard::ShardInner;
+use crate::supervisor;
 use crate::wire::{AsleepBeat, Message, Route, SleepAsk, WakeNote};
 
 /// A follower that hears nothing of its sleeping leader for this many beats wakes.
@@ -56,6 +57,7 @@ pub(crate) fn spawn_ticker(shard: &Rc<ShardInner>) {
             if shard.closed.get() {
                 return;
             }
+            supervisor::stop_on_failed_disk(&shard);
             for core in awake.cores() {
                 tick_awake(&shard, &core);
             }

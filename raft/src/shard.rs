@@ -129,7 +129,7 @@ pub(crate) struct ShardInner {
     pub(crate) closed: Cell<bool>,
     pub(crate) awake: Rc<AwakeSet>,
     replicas: RefCell<HashMap<GroupId, Rc<Core>>>,
-    _store: Store,
+    pub(crate) store: Store,
 }
 
 impl ShardInner {
@@ -198,7 +198,7 @@ impl RaftShard {
             closed: Cell::new(false),
             awake: Rc::default(),
             replicas: RefCell::default(),
-            _store: store,
+            store,
         });
         let requests: Weak<dyn Requests> = Rc::downgrade(&inner) as Weak<dyn Requests>;
         board.serve_by(requests);

@@ -46,6 +46,7 @@ async fn supervise(shard: Weak<ShardInner>, core: Rc<Core>) {
         let reason = core.storage_error.borrow().clone();
         if let Some(reason) = reason {
             give_up(&core, reason);
+            stop_on_failed_disk(&shard);
             return;
         }
         shard.restarts.set(shard.restarts.get() + 1);
@@ -142,6 +143,25 @@ fn give_up(core: &Rc<Core>, reason: String) {
     core.progress.follow();
     core.applied_changed.notify_waiters();
     core.event(&ReplicaEvent::Stopped { reason });
+}
+
+/// A failed flush ends every replica on that disk, also those that ask nothing of it just now: an
+/// idle leader would lead on, and answer no read (DESIGN section 5.4, law 13).
+pub(crate) fn stop_on_failed_disk(shard: &ShardInner) {
+    let Some(reason) = shard.store.failed() else {
+        return;
+    };
+    for core in shard.cores() {
+        if core.stopped.get() || core.storage_error.borrow().is_some() {
+            continue;
+        }
+        *core.storage_error.borrow_mut() = Some(reason.clone());
+        // A replica between two instances finds the failed disk itself.
+        let Some(raft) = core.raft() else { continue };
+        // Its end is what its supervisor waits for.
+        core.env
+            .spawn_local(async move { drop(raft.shutdown().await) });
+    }
 }
 
 /// Rebuilds the instance from what is durable. A leader that ended so leads again only in a new

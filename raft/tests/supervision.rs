@@ -147,3 +147,23 @@ fn a_full_disk_holds_a_replica_up_until_there_is_room() {
         assert!(!stopped, "it recovers without a restart of the process");
     });
 }
+
+/// Its log is never written here: the disk fails under somebody else's flush.
+#[test]
+fn a_failed_disk_stops_a_leader_that_writes_nothing() {
+    run(async {
+        let (mut cluster, leader) = Cluster::led(3, test_config()).await;
+        cluster.commit(&["a"]).await;
+        cluster.nodes[&leader].disk.fail_flush("", 0);
+        let log = cluster.replica(leader).log().clone();
+        let state = log.state();
+        log.save_vote(state.vote.expect("a leader has voted"))
+            .await
+            .expect_err("the flush fails");
+        let stopped = || cluster.replica(leader).view().role == Role::Stopped;
+        wait_for("the leader to stop", || stopped().then_some(())).await;
+        cluster.kill(leader).await;
+        cluster.commit(&["b"]).await;
+        assert_eq!(cluster.agree().await, ["a", "b"]);
+    });
+}

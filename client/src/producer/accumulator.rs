@@ -65,7 +65,8 @@ struct TopicQueues {
     sticky: Sticky,
 }
 
-/// Law: a queue that is not empty is in `active`.
+/// Law: a queue that is not empty is in `active`, and none is in it twice: a request holds one batch
+/// of a partition, for its answers are found by partition.
 pub(crate) struct Accumulator {
     rules: Rules,
     spread: Spread,
@@ -167,7 +168,6 @@ impl Accumulator {
             return Ok(Offered::UnknownPartition { partitions: count });
         }
         let queue = &mut partitions[partition];
-        let was_empty = queue.is_empty();
         let appended = queue.append(
             &self.rules,
             offer.size_bytes,
@@ -186,7 +186,7 @@ impl Accumulator {
                 builder.push(offer.timestamp, key, value, &headers)
             },
         );
-        if was_empty && !queue.is_empty() {
+        if !queue.is_empty() && !std::mem::replace(&mut queue.listed, true) {
             self.active.push(QueueKey {
                 topic: place,
                 partition,
@@ -211,9 +211,12 @@ impl Accumulator {
     /// The queues that have something on its way. Forgets those that have nothing any more, and
     /// begins with another one each time so that none is always last.
     pub(crate) fn active(&mut self) -> Vec<QueueKey> {
-        let topics = &self.topics;
-        self.active
-            .retain(|key| !topics[key.topic].partitions[key.partition].is_empty());
+        let topics = &mut self.topics;
+        self.active.retain(|key| {
+            let queue = &mut topics[key.topic].partitions[key.partition];
+            queue.listed = !queue.is_empty();
+            queue.listed
+        });
         if self.active.len() > 1 {
             self.active.rotate_left(1);
         }
@@ -345,6 +348,24 @@ mod tests {
             ));
         }
         assert!(all.is_idle());
+    }
+
+    #[test]
+    fn a_partition_whose_records_expired_stands_in_line_once() {
+        let mut all = accumulator(1);
+        let record = Record::to("t").value("x");
+        assert_eq!(partition(offer(&mut all, &record, 0)), 0);
+        let first = all.active()[0];
+        let (rules, late) = (
+            all.rules().clone(),
+            Instant::now() + Duration::from_secs(121),
+        );
+        let mut settled = Vec::new();
+        all.queue(first).expire(&rules, late, &mut settled);
+        assert_eq!(settled.len(), 1);
+        // Before anybody looked: twice in line, and one request would hold two of its batches.
+        assert_eq!(partition(offer(&mut all, &record, 0)), 0);
+        assert_eq!(all.active().len(), 1);
     }
 
     #[test]

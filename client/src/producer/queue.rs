@@ -66,6 +66,8 @@ pub(crate) struct PartitionQueue {
     paused: Option<Paused>,
     /// Pauses in a row without a success in between.
     pub(crate) failures: u32,
+    /// Whether the accumulator has it in line.
+    pub(super) listed: bool,
 }
 
 impl PartitionQueue {

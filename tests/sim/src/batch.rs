@@ -65,6 +65,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut sum = Sum::default();
     for done in finished {
         sum.take(done, &rest);
+        if arguments.until_violation && !sum.violations.is_empty() {
+            next.store(last, Ordering::Relaxed);
+        }
     }
     Ok(sum.judge(arguments))
 }
@@ -141,9 +144,10 @@ impl Sum {
     fn judge(&self, arguments: &Arguments) -> u8 {
         let number = |name| self.numbers.get(name).copied().unwrap_or(0);
         println!(
-            "{} seeds: {} violations; {} records acknowledged, {} refused, {} of unknown fate, {} \
+            "seeds {} to {}: {} violations; {} records acknowledged, {} refused, {} of unknown fate, {} \
              read",
-            arguments.seeds,
+            arguments.first,
+            arguments.first + arguments.seeds - 1,
             self.violations.len(),
             number("acked"),
             number("failed"),

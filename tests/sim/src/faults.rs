@@ -288,6 +288,9 @@ impl Faults {
             world.node(*host).set_wall(0);
             if world.disk_troubles.get(host) == Some(&true) {
                 world.kill(*host, true);
+            } else if world.node(*host).is_stopping() {
+                // Its order to stop was given before; nobody would start it again.
+                world.kill(*host, false);
             }
             if !world.node(*host).is_up() {
                 world.start(*host);

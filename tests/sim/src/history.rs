@@ -190,6 +190,7 @@ impl History {
             )),
             Some(_) => {}
             None => {
+                tracing::debug!(%group, %index, ?found, "committed");
                 history.entries.insert(index, found);
                 if found.records > 0 {
                     history.by_offset.insert(found.base_offset, index);

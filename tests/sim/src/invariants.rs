@@ -1,5 +1,6 @@
 //! What must hold at every moment: one file per law. The numbers are those of `docs/simulator.md`.
 
+mod acked_by_min_insync;
 mod acked_is_durable;
 mod applied_ascends;
 mod committed_is_final;
@@ -88,6 +89,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<log_start_ascends::LogStartAscends>::default(),
         Box::<segments_follow::SegmentsFollow>::default(),
         Box::<acked_is_durable::AckedIsDurable>::default(),
+        Box::<acked_by_min_insync::AckedByMinInsync>::default(),
         Box::<sequences_follow::SequencesFollow>::default(),
         Box::<lower_epoch_is_fenced::LowerEpochIsFenced>::default(),
         Box::<topic_ids_are_unique::TopicIdsAreUnique>::default(),

@@ -57,6 +57,7 @@ impl Ledger {
     /// A client was told that its value is at a place.
     pub fn acked(&self, value: u64, place: Option<Place>) {
         let mut inner = self.0.borrow_mut();
+        tracing::debug!(value, ?place, "acknowledged");
         inner.fates.insert(value, Fate::Acked);
         if let Some(place) = place {
             inner.put(place.clone(), value, "acknowledged");

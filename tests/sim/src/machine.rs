@@ -212,6 +212,11 @@ impl Machine {
         !matches!(&*self.life.borrow(), Life::Down | Life::Ended(_))
     }
 
+    /// Whether it was told to stop and has not yet.
+    pub fn is_stopping(&self) -> bool {
+        matches!(&*self.life.borrow(), Life::Stopping)
+    }
+
     /// Whether it serves.
     pub fn is_serving(&self) -> bool {
         matches!(&*self.life.borrow(), Life::Serving(_))

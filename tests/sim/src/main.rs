@@ -53,6 +53,9 @@ struct Arguments {
     /// Processes at the same time; by default one per core.
     #[arg(long)]
     jobs: Option<usize>,
+    /// Begin no further seed once a law was broken.
+    #[arg(long)]
+    until_violation: bool,
     /// With --seed: every event as a line in this file.
     #[arg(long, value_name = "FILE", requires = "seed")]
     trace: Option<PathBuf>,
@@ -77,6 +80,11 @@ impl Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    #[cfg(feature = "planted-bugs")]
+    if let Err(name) = corduroy_env::planted::choose_from_environment() {
+        eprintln!("error: there is no planted bug `{name}`");
+        return ExitCode::from(BROKEN);
+    }
     let done = match arguments.seed {
         Some(seed) => run_one(&arguments, seed),
         None => batch::run(&arguments),

@@ -11,7 +11,7 @@ use crate::checker::Violation;
 use crate::faults::{Faults, Plight};
 use crate::network::Host;
 use crate::options::RunOptions;
-use crate::workload::{CLIENTS, KEPT, KEPT_PARTITIONS, TRIMMED};
+use crate::workload::{CLIENTS, KEPT, KEPT_PARTITIONS, STRICT, TRIMMED};
 use crate::world::{HOSTS, World};
 
 /// A cluster without faults has formed and has its topics by then.
@@ -74,6 +74,8 @@ async fn form(world: &mut World) -> Result<(), Violation> {
         let producer = world.workload.clone().produce(world.random.fork());
         world.running.spawn(CLIENTS, producer);
     }
+    let strict = world.workload.clone().produce_strictly(world.random.fork());
+    world.running.spawn(CLIENTS, strict);
     for partition in 0..KEPT_PARTITIONS {
         let reader = world.workload.clone().follow(KEPT, partition);
         world.running.spawn(CLIENTS, reader);
@@ -158,14 +160,14 @@ fn partitions() -> impl Iterator<Item = (&'static str, i32)> {
 /// Topic, partition, offset and value of a record that was read.
 type ReadBack = (String, i32, i64, u64);
 
-/// Every acknowledged record of the topic that keeps everything is there, at its place.
+/// Every acknowledged record of the topics that keep everything is there, at its place.
 async fn read_back(world: &mut World) -> Result<(), Violation> {
     // What is acknowledged from here on may be missed by the read.
     let acks = world.ledger.acks();
     let read: Rc<RefCell<Vec<ReadBack>>> = Rc::default();
     let into = read.clone();
     let outcome = in_background(world, |workload| async move {
-        for (topic, partition) in partitions() {
+        for (topic, partition) in partitions().chain([(STRICT, 0)]) {
             let found = workload.read_all(topic, partition).await?;
             let mut read = into.borrow_mut();
             let places = found.into_iter();
@@ -180,7 +182,7 @@ async fn read_back(world: &mut World) -> Result<(), Violation> {
         .map(|(topic, partition, at, value)| ((topic.clone(), *partition, *at), *value))
         .collect();
     for ack in acks {
-        if ack.place.0 == KEPT && read.get(&ack.place) != Some(&ack.value) {
+        if ack.place.0 != TRIMMED && read.get(&ack.place) != Some(&ack.value) {
             let found = read.get(&ack.place);
             let what = format!(
                 "{} was acknowledged at {:?}; a read from the start finds {found:?} there",

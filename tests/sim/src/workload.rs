@@ -18,6 +18,8 @@ pub const CLIENTS: Host = 256;
 pub const KEPT: &str = "kept";
 /// A topic whose log's start moves all the time.
 pub const TRIMMED: &str = "trimmed";
+/// A topic whose records are acknowledged when all three replicas have them.
+pub const STRICT: &str = "strict";
 /// Partitions of [`KEPT`].
 pub const KEPT_PARTITIONS: i32 = 2;
 
@@ -91,7 +93,7 @@ impl Workload {
         }
     }
 
-    /// Creates the topics; returns when both are there.
+    /// Creates the topics; returns when all are there.
     pub async fn create_topics(&self) {
         let client = self.connect(PATIENT).await;
         loop {
@@ -110,11 +112,19 @@ impl Workload {
                 .config("segment.bytes", "8192")
                 .config("retention.bytes", "16384")
                 .ensure();
-            let both = async {
+            let strict = client
+                .admin()
+                .create_topic(STRICT)
+                .partitions(1)
+                .replication(3)
+                .config("min.insync.replicas", "3")
+                .ensure();
+            let all = async {
                 kept.await?;
-                trimmed.await
+                trimmed.await?;
+                strict.await
             };
-            match both.await {
+            match all.await {
                 Ok(_) => return,
                 Err(error) => tracing::debug!(%error, "topics are not there yet"),
             }
@@ -130,18 +140,32 @@ impl Workload {
             .build()
     }
 
-    /// One producer: sends until told to end.
+    /// One producer: sends until told to end, to the topics that two nodes can serve.
     pub async fn produce(self, mut random: Random) {
         let patience = random.pick(&[PATIENT, HASTY]).unwrap_or(PATIENT);
+        let places = [(TRIMMED, 0), (KEPT, 0), (KEPT, 1)];
+        self.produce_to(&places, patience, random).await;
+    }
+
+    /// One producer of [`STRICT`], which nobody can serve while a node is away.
+    pub async fn produce_strictly(self, random: Random) {
+        self.produce_to(&[(STRICT, 0)], HASTY, random).await;
+    }
+
+    async fn produce_to(
+        &self,
+        places: &[(&'static str, i32)],
+        patience: Patience,
+        mut random: Random,
+    ) {
         let client = self.connect(patience).await;
         let mut producer = self.producer(&client, patience);
         while !self.quiet.get() {
             let mut tickets = Vec::new();
             for _ in 0..1 + random.below(6) {
                 let value = self.ledger.open();
-                let (topic, partition) = match random.below(3) {
-                    0 => (TRIMMED, 0),
-                    n => (KEPT, n as i32 - 1),
+                let Some((topic, partition)) = random.pick(places) else {
+                    return;
                 };
                 let size = if random.one_in(10) { 2_000 } else { 40 };
                 let bytes = encode(value, random.below(size) as usize);
@@ -149,6 +173,11 @@ impl Workload {
                 match producer.queue(record).await {
                     Ok(ticket) => tickets.push((value, topic, ticket)),
                     Err(error) => self.settle(value, &error),
+                }
+                // Several batches of one partition in flight, sometimes.
+                if random.one_in(2) {
+                    let pause = random.between(1, 6);
+                    self.env.sleep(Duration::from_millis(pause)).await;
                 }
             }
             let mut fenced = false;
