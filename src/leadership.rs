@@ -66,6 +66,34 @@ pub fn decode(body: &[u8]) -> Result<Vec<LeaderUpdate>, rkyv::rancor::Error> {
         .collect())
 }
 
+/// Encodes news of any length, in one answer: messages of at most [`NEWS_LEADERS_MAX`] leaders, each
+/// behind its length (u32, little-endian).
+pub fn encode_all(updates: &[LeaderUpdate]) -> Result<Bytes, rkyv::rancor::Error> {
+    let mut all = BytesMut::new();
+    for message in encode(0, updates)? {
+        // Without the service byte: whoever asked knows.
+        let body = message.slice(1..);
+        // A message of ten thousand leaders is far below 4 GiB.
+        all.put_u32_le(body.len() as u32);
+        all.extend_from_slice(&body);
+    }
+    Ok(all.freeze())
+}
+
+/// Decodes what [`encode_all`] wrote. What is cut off at the end is left out.
+pub fn decode_all(mut all: &[u8]) -> Result<Vec<LeaderUpdate>, rkyv::rancor::Error> {
+    let mut updates = Vec::new();
+    while let Some((length, rest)) = all.split_first_chunk::<4>() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let Some((body, rest)) = rest.split_at_checked(length) else {
+            break;
+        };
+        updates.extend(decode(body)?);
+        all = rest;
+    }
+    Ok(updates)
+}
+
 /// What this node's replicas lead, as last told to the others. Lives on shard 0.
 #[derive(Default)]
 pub struct Led {
@@ -123,5 +151,27 @@ mod tests {
             let _read = decode(&messages[0][1..cut]);
         }
         assert!(decode(&[0xff; 40]).is_err());
+    }
+
+    #[test]
+    fn any_number_of_leaders_fits_one_answer() {
+        for count in [0, 1, NEWS_LEADERS_MAX + 1] {
+            let updates: Vec<LeaderUpdate> = (0..count)
+                .map(|number| LeaderUpdate {
+                    group: GroupId {
+                        topic: TopicId::from_bytes([7; 16]),
+                        partition: PartitionIndex::new(number as i32),
+                    },
+                    info: LeaderInfo {
+                        node: NodeId::new(2),
+                        epoch: LeaderEpoch::new(9),
+                        in_sync: vec![NodeId::new(2)],
+                    },
+                })
+                .collect();
+            let answer = encode_all(&updates).expect("encodes");
+            assert_eq!(decode_all(&answer).expect("decodes"), updates);
+        }
+        assert_eq!(decode_all(&[9, 0, 0, 0, 1]).expect("cut off"), Vec::new());
     }
 }

@@ -8,6 +8,7 @@ pub mod cli;
 pub mod config;
 pub mod controller;
 pub mod demo;
+mod group;
 mod kafka;
 mod leadership;
 mod metadata;

@@ -26,6 +26,25 @@ pub struct LeaderInfo {
     pub in_sync: Vec<NodeId>,
 }
 
+/// Stands for "nobody" in news of a leader that has stopped.
+const NOBODY: NodeId = NodeId::new(-1);
+
+impl LeaderInfo {
+    /// "Whoever led in `epoch` leads no more": it has stopped, and nobody else is known to lead.
+    pub fn vacant(epoch: LeaderEpoch) -> LeaderInfo {
+        LeaderInfo {
+            node: NOBODY,
+            epoch,
+            in_sync: Vec::new(),
+        }
+    }
+
+    /// Whether this says that nobody leads.
+    pub fn is_vacant(&self) -> bool {
+        self.node == NOBODY
+    }
+}
+
 /// One piece of leadership news.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderUpdate {
@@ -75,13 +94,14 @@ impl MetadataView {
 
     /// The leader of a partition, if it has made itself known and its node is reachable.
     pub fn leader(&self, group: GroupId) -> Option<LeaderInfo> {
-        let info = self.0.leaders.borrow().get(&group).cloned()?;
+        let info = self.last_leader(group)?;
         (!self.unreachable(info.node)).then_some(info)
     }
 
-    /// The last known leader, reachable or not.
+    /// The last known leader, reachable or not; none if it has resigned without an heir.
     pub fn last_leader(&self, group: GroupId) -> Option<LeaderInfo> {
-        self.0.leaders.borrow().get(&group).cloned()
+        let info = self.0.leaders.borrow().get(&group).cloned();
+        info.filter(|info| !info.is_vacant())
     }
 
     /// Resolves at the next change after the call.
@@ -114,18 +134,22 @@ impl MetadataView {
         doubt.is_some_and(|doubt| now.saturating_duration_since(doubt.since) < window)
     }
 
-    /// Everything, as a copy to send elsewhere.
-    pub fn cluster_view(&self) -> ClusterView {
+    /// Everything at `now`, as a copy to send elsewhere.
+    pub fn cluster_view(&self, now: Instant) -> ClusterView {
         ClusterView {
             image: self.image(),
-            leaders: self.0.leaders.borrow().clone(),
+            leaders: {
+                let leaders = self.0.leaders.borrow();
+                let known = leaders.iter().filter(|(_, info)| !info.is_vacant());
+                known.map(|(group, info)| (*group, info.clone())).collect()
+            },
             down: self
                 .0
                 .doubts
                 .borrow()
                 .iter()
                 .filter(|(_, doubt)| doubt.is_down)
-                .map(|(node, _)| *node)
+                .map(|(node, doubt)| (*node, now.saturating_duration_since(doubt.since)))
                 .collect(),
             isolated: self.isolated(),
             controller_leader: self.controller_leader(),
@@ -143,13 +167,18 @@ impl MetadataView {
         self.bump();
     }
 
-    /// Takes leadership news in; of two leaders the one of the higher epoch holds.
+    /// Takes leadership news in; of two leaders the one of the higher epoch holds. A leader that
+    /// has stopped never leads again in its epoch (safety law 2): what comes late of it is old.
     pub fn set_leaders(&self, updates: &[LeaderUpdate]) {
         let mut leaders = self.0.leaders.borrow_mut();
         let mut news = false;
         for LeaderUpdate { group, info } in updates {
             let known = leaders.get(group);
-            if known.is_none_or(|k| k.epoch < info.epoch || (k.epoch == info.epoch && k != info)) {
+            let is_newer = |known: &LeaderInfo| {
+                known.epoch < info.epoch
+                    || (known.epoch == info.epoch && known != info && !known.is_vacant())
+            };
+            if known.is_none_or(is_newer) {
                 leaders.insert(*group, info.clone());
                 news = true;
             }
@@ -207,6 +236,35 @@ mod tests {
     const WINDOW: Duration = Duration::from_millis(500);
 
     #[test]
+    fn a_leader_that_has_stopped_is_named_no_more_until_a_later_epoch() {
+        let view = MetadataView::new(Arc::new(MetadataImage::default()));
+        let group = GroupId {
+            topic: corduroy_record::TopicId::from_bytes([1; 16]),
+            partition: corduroy_record::PartitionIndex::new(0),
+        };
+        let leads = |node: i32, epoch: i32| LeaderUpdate {
+            group,
+            info: LeaderInfo {
+                node: NodeId::new(node),
+                epoch: LeaderEpoch::new(epoch),
+                in_sync: vec![NodeId::new(node)],
+            },
+        };
+        let resigned = LeaderUpdate {
+            group,
+            info: LeaderInfo::vacant(LeaderEpoch::new(3)),
+        };
+        view.set_leaders(&[leads(2, 3)]);
+        assert_eq!(view.leader(group), Some(leads(2, 3).info));
+        view.set_leaders(&[resigned.clone(), leads(2, 3)]);
+        assert_eq!(view.leader(group), None);
+        assert_eq!(view.last_leader(group), None);
+        assert!(view.cluster_view(Instant::now()).leaders.is_empty());
+        view.set_leaders(&[leads(1, 4), resigned]);
+        assert_eq!(view.leader(group), Some(leads(1, 4).info));
+    }
+
+    #[test]
     fn a_lost_node_leads_nothing_once_down_and_is_lost_since_the_first_doubt() {
         let view = MetadataView::new(Arc::new(MetadataImage::default()));
         let (node, start) = (NodeId::new(2), Instant::now());
@@ -229,6 +287,8 @@ mod tests {
         assert_eq!(view.leader(group), Some(info.clone()), "a doubt is no news");
         view.set_peer(node, PeerState::Down, start + WINDOW / 2);
         assert_eq!(view.leader(group), None);
+        let down = view.cluster_view(start + WINDOW).down;
+        assert_eq!(down.get(&node), Some(&WINDOW), "down since the first doubt");
         assert_eq!(view.last_leader(group), Some(info.clone()));
         assert!(
             !view.lost_within(node, start + WINDOW, WINDOW),

@@ -10,7 +10,7 @@ mod support;
 use std::time::Duration;
 
 use corduroy_protocol::ErrorCode;
-use support::wire::batch;
+use support::wire::{Wire, batch};
 use support::{Cluster, alone, wait_until};
 
 const WAIT: Duration = Duration::from_secs(10);
@@ -33,6 +33,17 @@ fn a_node_that_is_down_leaves_for_good_and_the_others_go_on() {
     }
 
     cluster.node(3).kill();
+    wait_until("node 3 is listed as down, and for how long", || {
+        listed(&cluster)
+            .iter()
+            .any(|node| node["node"] == 3 && node["down_seconds"].is_u64())
+    });
+    let table = cluster.must(&["cluster", "nodes"]);
+    let row = table
+        .lines()
+        .find(|line| line.trim_start().starts_with("3 "));
+    assert!(row.is_some_and(|row| row.contains("down ")), "{table}");
+
     let mut said = String::new();
     wait_until("the controller knows that node 3 is down", || {
         let output = cluster.run(&["cluster", "decommission", "3", "-o", "json"]);
@@ -46,15 +57,7 @@ fn a_node_that_is_down_leaves_for_good_and_the_others_go_on() {
     );
     let again = cluster.run(&["cluster", "decommission", "3"]);
     assert!(again.status.success(), "gone already is gone: {again:?}");
-    let nodes = cluster.must(&["cluster", "nodes", "-o", "json"]);
-    let nodes: serde_json::Value = serde_json::from_str(&nodes).expect("JSON");
-    let ids: Vec<i64> = nodes
-        .as_array()
-        .expect("a list")
-        .iter()
-        .filter_map(|node| node["node"].as_i64())
-        .collect();
-    assert_eq!(ids, [1, 2]);
+    assert_eq!(listed_ids(&cluster), [1, 2]);
 
     // The two that are left go on, with data and with metadata.
     let leader = cluster.leader("kept", 0);
@@ -67,8 +70,56 @@ fn a_node_that_is_down_leaves_for_good_and_the_others_go_on() {
 
     // Its process finds no way back under the id that is burnt.
     cluster.node(3).start();
-    wait_until("the node says why it does not serve", || {
-        cluster.nodes[2].log().contains("was decommissioned")
+    assert_eq!(cluster.node(3).wait_ended(), Some(1));
+    let log = cluster.nodes[2].log();
+    for wanted in ["was decommissioned", "empty --data-dir"] {
+        assert!(log.contains(wanted), "no {wanted:?} in {log}");
+    }
+}
+
+fn listed(cluster: &Cluster) -> Vec<serde_json::Value> {
+    let nodes = cluster.must(&["cluster", "nodes", "-o", "json"]);
+    let nodes: serde_json::Value = serde_json::from_str(&nodes).expect("JSON");
+    nodes.as_array().expect("a list").clone()
+}
+
+fn listed_ids(cluster: &Cluster) -> Vec<i64> {
+    let nodes = listed(cluster);
+    nodes
+        .iter()
+        .filter_map(|node| node["node"].as_i64())
+        .collect()
+}
+
+/// A node that comes later knows every leader when it answers its first client, and can leave again
+/// at once: its process is told and ends.
+#[test]
+fn a_fourth_node_knows_the_leaders_at_once_and_leaves_at_once() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    cluster.create_topic("many", 20, &[]);
+    let id = cluster.add_node();
+    cluster.node(id).start();
+    let mut first_answer = None;
+    wait_until("the new node answers", || {
+        let wire = Wire::try_connect(cluster.nodes[3].kafka, WAIT);
+        first_answer = wire.and_then(|mut wire| wire.metadata("many")).ok();
+        first_answer.is_some()
     });
-    cluster.node(3).kill();
+    let (_, _, partitions) = first_answer.expect("an answer");
+    let led = partitions.iter().filter(|found| found.leader >= 0).count();
+    assert_eq!(
+        (partitions.len(), led),
+        (20, 20),
+        "leaders of its first answer"
+    );
+
+    cluster.must(&["cluster", "decommission", "4"]);
+    assert_eq!(cluster.node(id).wait_ended(), Some(1), "it stops by itself");
+    let log = cluster.nodes[3].log();
+    for wanted in ["node 4 was decommissioned", "empty --data-dir"] {
+        assert!(log.contains(wanted), "no {wanted:?} in {log}");
+    }
+    assert_eq!(listed_ids(&cluster), [1, 2, 3]);
+    cluster.must(&["topic", "create", "after", "-p", "1", "-r", "3"]);
 }

@@ -13,9 +13,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::{BufMut, BytesMut};
 use corduroy_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use corduroy_protocol::messages::metadata_request::MetadataRequestTopic;
-use corduroy_protocol::messages::{BrokerId, ListOffsetsRequest, MetadataRequest, TopicName};
+use corduroy_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use corduroy_protocol::messages::{
+    BrokerId, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest,
+    ProducerId, TopicName,
+};
 use corduroy_protocol::{ErrorCode, Request, Response, StrBytes};
-use corduroy_record::{Batch, BatchBuilder, BuilderOptions, crc32c};
+use corduroy_record::{Batch, BatchBuilder, BuilderOptions, Compression, crc32c};
 use support::wire::{Wire, batch, values};
 use support::{Cluster, alone, wait_until};
 use uuid::Uuid;
@@ -88,7 +92,7 @@ fn claiming(batch: &Batch, max_timestamp: i64) -> Batch {
 }
 
 #[test]
-fn a_header_that_claims_a_later_time_hides_no_later_batch() {
+fn a_header_that_claims_another_time_hides_no_batch() {
     let _alone = alone();
     let cluster = Cluster::start(1);
     cluster.create_topic("claims", 1, &[]);
@@ -99,12 +103,15 @@ fn a_header_that_claims_a_later_time_hides_no_later_batch() {
     take(&mut wire, "claims", &lying);
     take(&mut wire, "claims", &lying);
     take(&mut wire, "claims", &timed(&[start + 40, start + 50]));
+    let hiding = claiming(&timed(&[start + 60]), start);
+    take(&mut wire, "claims", &hiding);
     let cases = [
         (start + 5, (1, start + 10)),
         (start + 25, (3, start + 30)),
         (start + 35, (6, start + 40)),
         (start + 45, (7, start + 50)),
-        (start + 51, (-1, -1)),
+        (start + 51, (8, start + 60)),
+        (start + 61, (-1, -1)),
     ];
     for (asked, (offset, timestamp)) in cases {
         let found = list_offsets(&mut wire, "claims", &[(0, asked)]);
@@ -118,7 +125,7 @@ fn a_header_that_claims_a_later_time_hides_no_later_batch() {
     let highest = list_offsets(&mut wire, "claims", &[(0, -3)]);
     assert_eq!(
         highest,
-        [(ErrorCode::None, 3, start + 30)],
+        [(ErrorCode::None, 8, start + 60)],
         "a record, not the header's claim"
     );
 }
@@ -248,4 +255,146 @@ fn topic_ids_are_asked_for_from_version_12_on() {
             (ErrorCode::InvalidRequest, None)
         ]
     );
+}
+
+/// What version 9 of Produce answers for a batch: error, message, (place, message) of records.
+fn refused(wire: &mut Wire, topic: &str, batch: &Batch) -> (ErrorCode, String, Vec<(i32, String)>) {
+    let data = PartitionProduceData::default().with_records(Some(batch.to_bytes()));
+    let data = TopicProduceData::default()
+        .with_name(name(topic))
+        .with_partition_data(vec![data]);
+    let request = ProduceRequest::default()
+        .with_acks(-1)
+        .with_timeout_ms(10_000)
+        .with_topic_data(vec![data]);
+    let answer = wire.call(9, &Request::Produce(request));
+    let Ok(Response::Produce(response)) = answer else {
+        panic!("not an answer to Produce");
+    };
+    let partition = &response.responses[0].partition_responses[0];
+    assert_eq!(partition.base_offset, -1);
+    let text = |text: &Option<StrBytes>| text.as_deref().unwrap_or_default().to_owned();
+    let records = partition.record_errors.iter();
+    (
+        ErrorCode::from_code(partition.error_code),
+        text(&partition.error_message),
+        records
+            .map(|r| (r.batch_index, text(&r.batch_index_error_message)))
+            .collect(),
+    )
+}
+
+/// Three records in a codec; `change` spoils their bytes before they are compressed. Counts and
+/// CRC fit, as from a client whose encoder is wrong.
+fn spoilt(codec: Compression, change: impl FnOnce(&mut Vec<u8>)) -> Batch {
+    let mut builder = BatchBuilder::new(BuilderOptions::default());
+    for value in ["one", "two", "three"] {
+        builder
+            .push(now_ms(), None, Some(value.as_bytes()), &[])
+            .expect("it fits");
+    }
+    let wire = builder.finish().to_bytes();
+    let mut records = wire[61..].to_vec();
+    change(&mut records);
+    let stored = codec.compress(&records).expect("compressed");
+    let mut wire = BytesMut::from(&wire[..61]);
+    wire.extend_from_slice(&stored);
+    let length = i32::try_from(wire.len() - 12).expect("small");
+    (&mut wire[8..12]).put_i32(length);
+    (&mut wire[21..23]).put_i16(i16::from(codec.code()));
+    let crc = crc32c(&wire[21..]);
+    (&mut wire[17..21]).put_u32(crc);
+    Batch::parse(wire.freeze()).expect("a batch")
+}
+
+#[test]
+fn garbage_with_a_right_crc_is_refused_and_leaves_the_log_as_it_was() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    cluster.create_topic("clean", 1, &[]);
+    let mut wire = cluster.wire(1);
+    for codec in Compression::ALL {
+        let garbage = spoilt(codec, |records| records.fill(0xa7));
+        let (error, message, records) = refused(&mut wire, "clean", &garbage);
+        assert_eq!(error, ErrorCode::InvalidRecord, "{codec:?}: {message}");
+        assert!(message.contains("record 0"), "{codec:?}: {message}");
+        assert_eq!(records[0].0, 0, "{codec:?}");
+        // The second record says that it is the third: its offset delta follows its length, its
+        // attributes and its time, a byte each.
+        let second = 1 + 6 + "one".len();
+        let place = spoilt(codec, |records| records[second + 3] = 4);
+        let (error, _, records) = refused(&mut wire, "clean", &place);
+        assert_eq!(error, ErrorCode::InvalidRecord, "{codec:?}");
+        assert_eq!(records.len(), 1, "{codec:?}");
+        assert_eq!(records[0].0, 1, "{codec:?}: the place of the bad record");
+        assert!(
+            records[0].1.contains("offset delta"),
+            "{codec:?}: {records:?}"
+        );
+        let cut = spoilt(codec, |records| records.truncate(12));
+        assert_eq!(
+            refused(&mut wire, "clean", &cut).0,
+            ErrorCode::InvalidRecord
+        );
+        let more = spoilt(codec, |records| records.push(0));
+        assert_eq!(
+            refused(&mut wire, "clean", &more).0,
+            ErrorCode::InvalidRecord
+        );
+    }
+    for (n, codec) in (0..).zip(Compression::ALL) {
+        let sound = spoilt(codec, |_| {});
+        assert_eq!(take(&mut wire, "clean", &sound), 3 * n, "{codec:?}");
+    }
+    let fetched = wire.fetch("clean", 0, 0, ANSWER).expect("answered");
+    assert_eq!(values(&fetched)[0], (0, "one".to_owned()));
+}
+
+#[test]
+fn a_compacted_topic_names_each_record_without_a_key() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    cluster.create_topic("keyed", 1, &["cleanup.policy=compact"]);
+    let mut wire = cluster.wire(1);
+    let mut builder = BatchBuilder::new(BuilderOptions::default());
+    for key in [Some(&b"a"[..]), None, Some(&b""[..]), None] {
+        builder
+            .push(now_ms(), key, Some(b"v"), &[])
+            .expect("it fits");
+    }
+    let (error, _, records) = refused(&mut wire, "keyed", &builder.finish());
+    assert_eq!(error, ErrorCode::InvalidRecord);
+    let places: Vec<i32> = records.iter().map(|(place, _)| *place).collect();
+    assert_eq!(places, [1, 3]);
+    assert!(records[0].1.contains("no key"), "{records:?}");
+}
+
+#[test]
+fn a_producer_id_that_nobody_was_given_is_not_taken_on_trust() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    let mut wire = cluster.wire(1);
+    let mut ask = |id: i64, epoch: i16| {
+        let request = InitProducerIdRequest::default()
+            .with_transactional_id(None)
+            .with_transaction_timeout_ms(60_000)
+            .with_producer_id(ProducerId(id))
+            .with_producer_epoch(epoch);
+        let answer = wire.call(4, &Request::InitProducerId(request));
+        let Ok(Response::InitProducerId(response)) = answer else {
+            panic!("not an answer to InitProducerId");
+        };
+        let error = ErrorCode::from_code(response.error_code);
+        (error, response.producer_id.0, response.producer_epoch)
+    };
+    let (error, given, epoch) = ask(-1, -1);
+    assert_eq!((error, epoch), (ErrorCode::None, 0));
+    wait_until("this node knows which ids have been given", || {
+        ask(given, 0) == (ErrorCode::None, given, 1)
+    });
+    let (error, other, epoch) = ask(given + 1_000_000, 3);
+    assert_eq!((error, epoch), (ErrorCode::None, 0), "a new identity");
+    assert!(other != given && other < given + 1_000_000, "{other}");
+    assert_eq!(ask(given, -1).0, ErrorCode::InvalidRequest);
+    assert_eq!(ask(-1, 0).0, ErrorCode::InvalidRequest);
 }

@@ -21,6 +21,12 @@ impl Backoff {
         self.wait_with(failures, env.random_below(2 * JITTER_PERCENT + 1))
     }
 
+    /// The same for a caller that has no machine at hand: `percent` (0 to 99) places the wait within
+    /// the spread.
+    pub(crate) fn wait_by(&self, failures: u32, percent: u64) -> Duration {
+        self.wait_with(failures, percent % 100 * 2 * JITTER_PERCENT / 100)
+    }
+
     /// `spread` lies in `0..=2 * JITTER_PERCENT`.
     fn wait_with(&self, failures: u32, spread: u64) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::admin::Admin;
 use crate::config::{self, Settings, parse_properties};
 use crate::error::{Error, ErrorKind, Outcome};
+use crate::group::GroupBuilder;
 use crate::metadata::{ClusterImage, Metadata};
 use crate::net::Net;
 use crate::net::api::Api;
@@ -80,7 +81,12 @@ impl Client {
         ReaderBuilder::new(self.shared.clone(), topic.into())
     }
 
-    /// The cluster's topics, configurations and offsets.
+    /// Sets up a member of a group.
+    pub fn group(&self, id: impl Into<String>) -> GroupBuilder {
+        GroupBuilder::new(self.shared.clone(), id.into())
+    }
+
+    /// The cluster's topics, configurations, groups and offsets.
     pub fn admin(&self) -> Admin {
         Admin::new(self.shared.clone())
     }

@@ -67,6 +67,9 @@ pub enum ErrorKind {
     OffsetOutOfRange,
     /// The log that was read has been replaced from an earlier offset on (KIP-320).
     LogTruncated,
+    /// A batch's partition was taken from the group's member that got it: its positions are no
+    /// longer this member's to commit, and whoever has the partition now reads the batch again.
+    StaleGeneration,
     /// A batch is damaged.
     Corrupt,
     /// A broker's answer could not be understood.

@@ -45,6 +45,7 @@ mod backoff;
 mod client;
 mod config;
 mod error;
+mod group;
 mod metadata;
 mod net;
 mod offsets;
@@ -52,6 +53,7 @@ mod producer;
 mod reader;
 mod sync;
 mod task;
+mod topic_partition;
 
 pub use admin::{
     Admin, AdminCall, AlterConfigs, BrokerDescription, ClusterDescription, ConfigEntry,
@@ -59,10 +61,16 @@ pub use admin::{
     PartitionOffsets, TopicDescription, TopicListing,
 };
 pub use client::{Client, ClientBuilder, parse_bootstrap_servers};
-pub use config::{Acks, Isolation, OutOfRange, PROPERTIES, Property, Scope, Support};
+pub use config::{
+    Acks, GroupProtocol, Isolation, OutOfRange, PROPERTIES, Property, Scope, Strategy, Support,
+};
 pub use corduroy_protocol::ErrorCode;
 pub use corduroy_record::{Compression, TimestampType};
 pub use error::{Error, ErrorContext, ErrorKind, Outcome};
+pub use group::{
+    Batch, Commits, CommittedOffset, CommittedOffsets, Group, GroupBuilder, GroupEvent, GroupEvents,
+};
 pub use offsets::{ListedOffset, OffsetSpec};
 pub use producer::{Payload, Producer, ProducerBuilder, Record, RecordMetadata, Ticket};
 pub use reader::{From, ReadBatch, ReadRecord, Reader, ReaderBuilder, Records};
+pub use topic_partition::TopicPartition;

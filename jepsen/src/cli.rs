@@ -76,7 +76,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Which client makes the calls
+    /// Whose producers and consumers make the calls; librdkafka needs a build with `--features
+    /// librdkafka`
     #[arg(long, value_enum, default_value_t = ClientKind::Corduroy)]
     pub client: ClientKind,
 

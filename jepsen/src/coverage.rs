@@ -48,7 +48,7 @@ pub struct Coverage {
     pub minima: Minima,
     /// How often each fault took hold, those asked for and others.
     pub faults: BTreeMap<String, u32>,
-    /// Seconds during which at least one fault was active.
+    /// Seconds during which at least one fault was active, or the cluster not whole after one.
     pub fault_seconds: f64,
     pub writes_in_faults: u64,
     pub reads_in_faults: u64,
@@ -72,6 +72,32 @@ pub struct Availability {
 }
 
 impl Availability {
+    /// The longest gap after each kind of fault, as lines of a table.
+    pub fn lines(&self) -> Vec<String> {
+        if self.after_fault.is_empty() {
+            return Vec::new();
+        }
+        let mut lines = vec![format!(
+            "{:<20} {:>5}  longest unavailability",
+            "fault", "times"
+        )];
+        for (fault, gap) in &self.after_fault {
+            let times = match gap.times {
+                0 => "-".to_owned(),
+                times => times.to_string(),
+            };
+            let place = match gap.partition.is_empty() {
+                true => String::new(),
+                false => format!("  ({} from {:.1} s)", gap.partition, gap.began_seconds),
+            };
+            lines.push(format!(
+                "{fault:<20} {times:>5}  {:>6.2} s{place}",
+                gap.longest_seconds
+            ));
+        }
+        lines
+    }
+
     /// The longest gap of the run, in seconds.
     pub fn longest_gap_seconds(&self) -> f64 {
         let gaps = self.after_fault.values().map(|gap| gap.longest_seconds);
@@ -113,8 +139,28 @@ impl Span {
     }
 }
 
+/// Until when a fault is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Its cause is gone.
+    End,
+    /// Its consequences are: the cluster is whole again.
+    Recovered,
+}
+
 /// Each fault with the time in which it held: its name, its span, its targets.
 pub fn fault_spans(history: &History) -> Vec<(&FaultEvent, Span)> {
+    spans(history, Until::End)
+}
+
+/// Each fault with the time in which clients could feel it: until the cluster was whole again.
+/// While every node is without power nobody reads; the reads that matter are those of a cluster
+/// that is coming back.
+pub fn fault_windows(history: &History) -> Vec<(&FaultEvent, Span)> {
+    spans(history, Until::Recovered)
+}
+
+fn spans(history: &History, until: Until) -> Vec<(&FaultEvent, Span)> {
     let end = history.end();
     let mut spans: Vec<(&FaultEvent, Span)> = Vec::new();
     let mut open: HashMap<u64, usize> = HashMap::new();
@@ -129,9 +175,10 @@ pub fn fault_spans(history: &History) -> Vec<(&FaultEvent, Span)> {
                 };
                 spans.push((fault, span));
             }
-            FaultPhase::End => {
-                if let Some(position) = open.remove(&fault.id) {
-                    let span = &mut spans[position].1;
+            FaultPhase::Recovered if until == Until::End => {}
+            FaultPhase::End | FaultPhase::Recovered => {
+                if let Some(position) = open.get(&fault.id) {
+                    let span = &mut spans[*position].1;
                     span.end = fault.at.max(span.begin);
                 }
             }
@@ -163,7 +210,7 @@ fn any_meets(merged: &[Span], begin: Nanos, end: Nanos) -> bool {
 pub fn measure(history: &History, finals: &FinalReads) -> Coverage {
     let plan = &history.header.plan;
     let minima = plan.minima;
-    let spans = fault_spans(history);
+    let spans = fault_windows(history);
     let active = merged(spans.iter().map(|(_, span)| *span).collect());
     let mut coverage = Coverage {
         minima,
@@ -280,7 +327,7 @@ struct Wait {
 
 /// How long clients had to wait, after which fault.
 pub fn availability(history: &History) -> Availability {
-    let spans = fault_spans(history);
+    let spans = fault_windows(history);
     let active = merged(spans.iter().map(|(_, span)| *span).collect());
     let blamed_spans: Vec<(&str, Span)> = spans
         .iter()

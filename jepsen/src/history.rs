@@ -433,6 +433,9 @@ pub enum FaultPhase {
     /// It holds no longer. A fault of one moment (a kill with a restart elsewhere) ends when the
     /// node may work again.
     End,
+    /// After the end: every node serves again, every partition has a leader and all its replicas.
+    /// Until then clients still feel it. Absent where that never came, or was not looked for.
+    Recovered,
     /// It could not be applied. Does not count as having happened.
     Refused,
 }

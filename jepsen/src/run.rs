@@ -56,6 +56,8 @@ pub struct RunPlan {
     pub nodes: u8,
     /// What clients do.
     pub workload: WorkloadKind,
+    /// Whose clients they are.
+    pub client: ClientKind,
     /// Which faults come; all possible.
     pub kinds: Vec<FaultKind>,
     /// Sends per second.
@@ -100,10 +102,10 @@ pub struct RunEnd {
 /// # Errors
 /// The harness': exit status 3.
 pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
-    if args.client == ClientKind::Librdkafka {
+    if args.client == ClientKind::Librdkafka && !cfg!(feature = "librdkafka") {
         eprintln!(
-            "error: --client librdkafka is not there\n  \
-             help    tests/clients/faults runs faults under librdkafka"
+            "error: this build has no librdkafka\n  \
+             help    cargo run --release -p corduroy-jepsen --features librdkafka -- run ..."
         );
         return Ok(EXIT_COVERAGE);
     }
@@ -152,6 +154,7 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
         seconds: args.time,
         nodes,
         workload: args.workload,
+        client: args.client,
         kinds,
         rate: args.rate,
         seed,
@@ -166,6 +169,9 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
     };
     let end = execute(env, &run, &preflight).await?;
     println!("report   {}", end.report.display());
+    for line in end.verdict.availability.lines() {
+        println!("{line}");
+    }
     for finding in &end.verdict.violations {
         for example in &finding.examples {
             println!("{}: {}", finding.class, example.what);
@@ -293,8 +299,9 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     cluster.heal().await?;
     recorder.mark(Mark::Healed { at: recorder.now() });
     progress.say("healed");
-    if let Err(error) = cluster.wait_whole(WHOLE_WAIT_MAX).await {
-        breakdowns.push(format!("not whole again after the heal, {error:#}"));
+    match cluster.wait_whole(WHOLE_WAIT_MAX).await {
+        Ok(()) => injector.note_whole(),
+        Err(error) => breakdowns.push(format!("not whole again after the heal, {error:#}")),
     }
     env.sleep(AFTER_HEAL).await;
     load.stop(env, DELIVERY_WAIT_MAX + AFTER_HEAL).await;
@@ -382,7 +389,7 @@ fn header(env: &Env, run: &RunPlan) -> Header {
         settings: ClientSettings {
             replication_factor: replication,
             min_insync_replicas: run.min_insync.min(replication),
-            client: ClientKind::Corduroy.name().to_owned(),
+            client: run.client.name().to_owned(),
             ..ClientSettings::default()
         },
         plan: Plan {
@@ -462,6 +469,7 @@ fn write_timeline(path: &Path, history: &History) -> anyhow::Result<()> {
         let phase = match fault.phase {
             FaultPhase::Begin => "begin",
             FaultPhase::End => "end",
+            FaultPhase::Recovered => "whole",
             FaultPhase::Refused => "refused",
         };
         let targets: Vec<String> = fault.targets.iter().map(|id| format!("n{id}")).collect();

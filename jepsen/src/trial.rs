@@ -1,12 +1,15 @@
 //! `corduroy-jepsen selftest`: the hand-made histories, and runs of a build with planted bugs.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 use corduroy_env::Env;
+use tokio::process::Command;
 
-use crate::cli::SelftestArgs;
+use crate::cli::{ClientKind, SelftestArgs};
 use crate::faults::{self, FaultKind};
 use crate::preflight::Preflight;
 use crate::run::{self, RunPlan};
@@ -52,12 +55,12 @@ async fn hunt(env: &Env, args: &SelftestArgs, binary: &Path) -> anyhow::Result<b
     let scratch = std::env::temp_dir().join(format!("corduroy-selftest-{:x}", env.random_u64()));
     std::fs::create_dir(&scratch)?;
     let mut number = 0;
-    let mut is_interrupted = false;
+    let is_stopped = Cell::new(false);
     let report = selftest::mutations(
         &bugs,
         env,
         async |trial: &Trial| {
-            if is_interrupted {
+            if is_stopped.get() {
                 return Err(run::INTERRUPTED.to_owned());
             }
             number += 1;
@@ -65,9 +68,19 @@ async fn hunt(env: &Env, args: &SelftestArgs, binary: &Path) -> anyhow::Result<b
             let judged = one(env, trial, &binary, &out, args.seed).await;
             judged.map_err(|error| {
                 let reason = format!("{error:#}");
-                is_interrupted |= reason == run::INTERRUPTED;
+                if reason == run::INTERRUPTED {
+                    is_stopped.set(true);
+                }
                 reason
             })
+        },
+        async |bug, seeds| {
+            if is_stopped.get() {
+                return Err(run::INTERRUPTED.to_owned());
+            }
+            simulate(&binary, bug, seeds)
+                .await
+                .map_err(|error| format!("{error:#}"))
         },
         |line| println!("{line}"),
     )
@@ -80,6 +93,47 @@ async fn hunt(env: &Env, args: &SelftestArgs, binary: &Path) -> anyhow::Result<b
         println!("the runs are kept in {}", scratch.display());
     }
     Ok(report.is_green())
+}
+
+/// Lets the simulator look for a bug: the build of it that lies beside the node's. The first seed
+/// that goes red, and the law that it breaks.
+async fn simulate(
+    node: &Path,
+    bug: &Bug,
+    seeds: u64,
+) -> anyhow::Result<Option<(u64, String)>> {
+    let program = node.with_file_name("corduroy-sim");
+    if !program.is_file() {
+        bail!(
+            "this one is for the simulator, and there is none at {}; build it with `-p corduroy-sim \
+             --features planted-bugs`",
+            program.display()
+        );
+    }
+    let output = Command::new(&program)
+        .args(["--seeds", &seeds.to_string(), "--until-violation"])
+        .env(BUG_VARIABLE, bug.id)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // `seed 17: terms_ascend at 1230 ms: ...`
+    let broken = text.lines().filter_map(|line| {
+        let (seed, rest) = line.strip_prefix("seed ")?.split_once(": ")?;
+        let (law, _) = rest.split_once(" at ")?;
+        Some((seed.parse().ok()?, law.to_owned()))
+    });
+    match (output.status.code(), broken.min()) {
+        (Some(1), Some(first)) => Ok(Some(first)),
+        (Some(0 | 2), _) => Ok(None),
+        (code, _) => bail!(
+            "{} ended with {code:?}: {}",
+            program.display(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        ),
+    }
 }
 
 async fn one(
@@ -112,6 +166,7 @@ async fn one(
         seconds: trial.load_seconds,
         nodes,
         workload,
+        client: ClientKind::Corduroy,
         kinds,
         rate: RATES[trial.attempt as usize % RATES.len()],
         seed: seed.wrapping_add(u64::from(trial.attempt)),

@@ -3,6 +3,8 @@
 //!
 //! Kept honest by a test that walks golden frames of every version of every API.
 
+mod group_request;
+mod group_response;
 mod request;
 mod response;
 
@@ -39,6 +41,8 @@ pub(crate) enum Kind {
     TextArray,
     /// One struct.
     Struct(&'static [Field]),
+    /// A struct behind a byte that says whether it is there (1) or is null (-1).
+    NullableStruct(&'static [Field]),
     /// An array of structs.
     Structs(&'static [Field]),
 }

@@ -51,6 +51,15 @@ pub const SERVED: &[ApiRange] = &[
     ApiRange::new(ApiKey::Fetch, 4, 12),
     ApiRange::new(ApiKey::ListOffsets, 1, 9),
     ApiRange::new(ApiKey::Metadata, 0, 13),
+    ApiRange::new(ApiKey::OffsetCommit, 2, 9),
+    ApiRange::new(ApiKey::OffsetFetch, 1, 9),
+    ApiRange::new(ApiKey::FindCoordinator, 0, 6),
+    ApiRange::new(ApiKey::JoinGroup, 0, 9),
+    ApiRange::new(ApiKey::Heartbeat, 0, 4),
+    ApiRange::new(ApiKey::LeaveGroup, 0, 5),
+    ApiRange::new(ApiKey::SyncGroup, 0, 5),
+    ApiRange::new(ApiKey::DescribeGroups, 0, 6),
+    ApiRange::new(ApiKey::ListGroups, 0, 5),
     ApiRange::new(ApiKey::ApiVersions, 0, 4),
     ApiRange::new(ApiKey::CreateTopics, 2, 7),
     ApiRange::new(ApiKey::DeleteTopics, 1, 6),
@@ -58,8 +67,12 @@ pub const SERVED: &[ApiRange] = &[
     ApiRange::new(ApiKey::OffsetForLeaderEpoch, 2, 4),
     ApiRange::new(ApiKey::DescribeConfigs, 1, 4),
     ApiRange::new(ApiKey::CreatePartitions, 0, 3),
+    ApiRange::new(ApiKey::DeleteGroups, 0, 2),
     ApiRange::new(ApiKey::IncrementalAlterConfigs, 0, 1),
+    ApiRange::new(ApiKey::OffsetDelete, 0, 0),
     ApiRange::new(ApiKey::DescribeCluster, 0, 1),
+    ApiRange::new(ApiKey::ConsumerGroupHeartbeat, 0, 1),
+    ApiRange::new(ApiKey::ConsumerGroupDescribe, 0, 1),
 ];
 
 /// The row of an API key as on the wire.

@@ -98,6 +98,17 @@ impl Walk<'_> {
                 Ok(())
             }
             Kind::Struct(fields) => self.fields(fields),
+            Kind::NullableStruct(fields) => {
+                let (presence, rest) = self.rest.split_first().ok_or(CUT)?;
+                self.rest = rest;
+                // Java takes every other byte from 0 on for "there", the decoder for "null": it would
+                // go on at another place than this walk. Nobody writes them.
+                match i8::from_be_bytes([*presence]) {
+                    -1 => Ok(()),
+                    1 => self.fields(fields),
+                    _ => Err(Misshapen("a struct is neither there nor null")),
+                }
+            }
             Kind::Structs(fields) => {
                 for _ in 0..self.count()? {
                     self.fields(fields)?;

@@ -2,6 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::LazyLock;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use corduroy_protocol::{
@@ -80,8 +81,12 @@ fn digest_response(key: ApiKey, version: i16, frame: Bytes) {
     );
 }
 
-/// Golden frames: kind, key, version, bytes.
-fn goldens() -> Vec<(&'static str, ApiKey, i16, Vec<u8>)> {
+/// A golden frame: kind, key, version, bytes.
+type Golden = (&'static str, ApiKey, i16, Vec<u8>);
+
+static GOLDENS: LazyLock<Vec<Golden>> = LazyLock::new(goldens);
+
+fn goldens() -> Vec<Golden> {
     let unhex = |text: &str| -> Vec<u8> {
         let digits: Vec<u8> = text
             .chars()
@@ -114,16 +119,16 @@ fn huge_counts_anywhere_reserve_nothing() {
         &[0xff, 0xff, 0xff, 0xff, 0x0f],
         &[0x80, 0x80, 0x80, 0x40],
     ];
-    for (kind, key, version, golden) in goldens() {
+    for (kind, key, version, golden) in GOLDENS.iter() {
         for at in 4..golden.len() {
             for count in counts {
                 let mut frame = golden.clone();
                 frame.truncate(at);
                 frame.extend_from_slice(count);
                 frame.extend_from_slice(golden.get(at + count.len()..).unwrap_or(&[]));
-                match kind {
+                match *kind {
                     "request" => digest_request(Bytes::from(frame)),
-                    _ => digest_response(key, version, Bytes::from(frame)),
+                    _ => digest_response(*key, *version, Bytes::from(frame)),
                 }
             }
         }
@@ -200,7 +205,7 @@ proptest! {
         which in any::<prop::sample::Index>(),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
     ) {
-        let (kind, key, version, mut frame) = which.get(&goldens()).clone();
+        let (kind, key, version, mut frame) = which.get(&GOLDENS).clone();
         for (at, byte) in damage {
             let at = at.index(frame.len());
             frame[at] = byte;

@@ -34,6 +34,15 @@ fn version_table_is_the_promised_one() {
             (1, 4, 12, 4),
             (2, 1, 9, 1),
             (3, 0, 13, 0),
+            (8, 2, 9, 2),
+            (9, 1, 9, 1),
+            (10, 0, 6, 0),
+            (11, 0, 9, 0),
+            (12, 0, 4, 0),
+            (13, 0, 5, 0),
+            (14, 0, 5, 0),
+            (15, 0, 6, 0),
+            (16, 0, 5, 0),
             (18, 0, 4, 0),
             (19, 2, 7, 2),
             (20, 1, 6, 1),
@@ -41,8 +50,12 @@ fn version_table_is_the_promised_one() {
             (23, 2, 4, 2),
             (32, 1, 4, 1),
             (37, 0, 3, 0),
+            (42, 0, 2, 0),
             (44, 0, 1, 0),
+            (47, 0, 0, 0),
             (60, 0, 1, 0),
+            (68, 0, 1, 0),
+            (69, 0, 1, 0),
         ]
     );
     assert_eq!(served(3).map(|range| range.key), Some(ApiKey::Metadata));
@@ -61,7 +74,7 @@ fn unserved_versions_and_apis_are_told_apart() {
             assert_eq!(header.correlation_id, 42);
         }
     }
-    for key in [-1, 4, 7, 8, 24, 71, 9999] {
+    for key in [-1, 4, 7, 24, 71, 9999] {
         let outcome = decode_request(frame(key, 0, NO_CLIENT));
         assert!(
             matches!(outcome, Err(RequestError::UnknownApi { .. })),

@@ -35,7 +35,26 @@ const SUSPECT_REDIAL_MIN: Duration = Duration::from_millis(2);
 /// Hears of every change.
 pub type OnChange = Box<dyn Fn(NodeId, PeerState)>;
 
+/// Part of `down_after` that a peer has again after this side was late, as a divisor: the whole of
+/// it would let a dead node pass for alive on a machine where this side is late all the time.
+const EXCUSED_PART: u32 = 2;
+
+impl Peer {
+    /// This side has not asked for a while: the peer has part of its time again, once for each
+    /// time that it has been heard.
+    fn asked_late(&self, now: Instant, down_after: Duration) {
+        let heard_at = self.heard_at.get();
+        if self.excused_for.replace(heard_at) != heard_at {
+            self.excused_until.set(now - down_after / EXCUSED_PART);
+        }
+    }
+}
+
 struct Peer {
+    /// Silence counts from here at the earliest.
+    excused_until: Cell<Instant>,
+    /// The last contact before the excuse.
+    excused_for: Cell<Option<Instant>>,
     /// `None`: not judged yet.
     state: Cell<Option<PeerState>>,
     heard_at: Cell<Option<Instant>>,
@@ -165,10 +184,13 @@ impl Inner {
             if *node == self.identity.node || peers.contains_key(node) {
                 continue;
             }
+            let now = self.env.now();
             let peer = Rc::new(Peer {
+                excused_until: Cell::new(now),
+                excused_for: Cell::new(None),
                 state: Cell::new(None),
                 heard_at: Cell::new(None),
-                watched_since: self.env.now(),
+                watched_since: now,
                 incarnation: Cell::new(None),
                 task: RefCell::new(None),
             });
@@ -203,10 +225,12 @@ impl Inner {
         self.judge(node, peer, PeerState::Up);
     }
 
-    /// Silence so far, counted from the last contact or the first attempt.
+    /// Silence so far, counted from the last contact, the first attempt, or the moment from which
+    /// this side has asked again.
     fn silence(&self, peer: &Peer) -> Duration {
         let since = peer.heard_at.get().unwrap_or(peer.watched_since);
-        self.env.now().duration_since(since)
+        let since = since.max(peer.excused_until.get());
+        self.env.now().saturating_duration_since(since)
     }
 
     async fn watch_one(&self, node: NodeId, peer: &Peer) {
@@ -288,11 +312,16 @@ impl Inner {
                     }
                 }
                 () = tokio::time::sleep_until(next) => {
-                    if self.silence(peer) >= self.config.down_after {
+                    let now = self.env.now();
+                    if now.duration_since(next) > self.config.ping_interval {
+                        // This thread was busy, or the machine: what has not been asked has not
+                        // been left unanswered. The peer's time counts from when we ask again.
+                        peer.asked_late(now, self.config.down_after);
+                    } else if self.silence(peer) >= self.config.down_after {
                         self.judge(node, peer, PeerState::Down);
                         return;
                     }
-                    next = self.env.now() + self.config.ping_interval;
+                    next = now + self.config.ping_interval;
                     count += 1;
                     let Ok(ping) = encoder.encode(&Message::Ping { count }, 0) else { return };
                     if write.write_all(&ping).await.is_err() {

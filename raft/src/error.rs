@@ -29,6 +29,9 @@ pub enum RaftError {
     /// There is no other replica that could lead.
     #[error("no other replica can take over the leadership")]
     NoTarget,
+    /// The replica that was named cannot take over the leadership.
+    #[error("{0}")]
+    Unfit(Unfit),
     /// It did not happen in time; it may still happen.
     #[error("timed out while {0}")]
     Timeout(&'static str),
@@ -41,6 +44,23 @@ pub enum RaftError {
     /// Nothing is saved that reaches up to there.
     #[error("no saved tables reach that far; the log keeps what it has")]
     NothingToPurge,
+}
+
+/// Why a replica cannot lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The failure detector holds its node down.
+    #[error("its node is down")]
+    Down,
+    /// Its node did not answer in time.
+    #[error("its node does not answer")]
+    Silent,
+    /// It is not open there, or has stopped.
+    #[error("its replica is not open or has stopped")]
+    Stopped,
+    /// It lost log and neither votes nor leads until it has refetched it (law 8).
+    #[error("its replica lost part of its log and is refetching it")]
+    Flagged,
 }
 
 /// An application request was not answered.

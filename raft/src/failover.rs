@@ -4,16 +4,23 @@
 //! It stays a normal Raft election. Only the order of the candidates is arranged: the live voters
 //! tell each other their last entries, the highest campaigns, ties go to the higher replica id,
 //! and retries are staggered so that two never duel for long.
+//!
+//! A node's death, or everyone's restart, concerns all groups at once. They take turns: what a
+//! thousand surveys and campaigns at the same time cost makes each of them late, and whoever is
+//! late is asked again, so that a slow machine would do nothing else for ever.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corduroy_record::{NodeId, ReplicaId};
+use corduroy_record::{GroupId, NodeId, ReplicaId};
 use futures::FutureExt;
 use futures::future::join_all;
 use openraft::raft::TransferLeaderRequest;
+use openraft_rt::WatchReceiver;
+use tokio::sync::SemaphorePermit;
 
+use crate::error::Unfit;
 use crate::replica_core::{Core, Lost, Role};
 use crate::shard::ShardInner;
 use crate::types::{LogId, Raft, RaftVote};
@@ -21,11 +28,27 @@ use crate::wire::{Message, Route, SurveyAsk, SurveyState};
 
 /// After this many attempts openraft's own election timeouts take over.
 const ATTEMPTS_MAX: u32 = 100;
+/// Attempts during which a group's own election timeouts rest: it has, or waits for, its turn.
+const ATTEMPTS_ALONE_MAX: u32 = 20;
+/// Attempts with the shortest pause between them; it doubles from then on.
+const ATTEMPTS_QUICK_MAX: u32 = 3;
+/// Groups of one shard that survey or campaign at the same time. The controller's takes no turn:
+/// without it nothing else goes on.
+pub(crate) const TURNS_MAX: usize = 64;
+
+/// No replica has this id: a survey that names it as the lost leader only asks.
+const NO_REPLICA: u64 = u64::MAX;
 
 /// A node is down: wakes every replica that has a member there, fails over those that it led.
 pub(crate) fn node_down(shard: &Rc<ShardInner>, node: NodeId) {
     for core in shard.cores() {
-        if !core.members().iter().any(|(_, member, _)| *member == node) {
+        let mut is_member = false;
+        for (id, _, _) in core.members().iter().filter(|(_, at, _)| *at == node) {
+            is_member = true;
+            // It may come back with less than it had: it is in sync again once it says so.
+            core.forget_follower(id.get());
+        }
+        if !is_member {
             continue;
         }
         core.wake();
@@ -79,19 +102,52 @@ pub(crate) fn start(shard: &Rc<ShardInner>, core: &Rc<Core>) {
             if !open || core.stopped.get() || is_settled(&core) {
                 break;
             }
-            if attempt_once(&core).await && attempt > 0 {
-                // Votes have to reach disks, its own and the voters': campaigns that follow each
-                // other faster than a slow one flushes would each supersede the one before.
-                pause = (pause * 2).min(core.config.election_min);
+            core.allow_elections(attempt >= ATTEMPTS_ALONE_MAX);
+            let turn = take_turn(&core).await;
+            if core.stopped.get() || is_settled(&core) {
+                break;
             }
             let share = core
                 .env
                 .random_below(core.config.failover_retry.as_micros() as u64 + 1);
             let stagger = Duration::from_micros(share) * (attempt.min(4) + 1);
-            core.env.sleep(pause + stagger).await;
+            let has_campaigned = attempt_once(&core, attempt).await;
+            if has_campaigned && attempt > 0 || attempt >= ATTEMPTS_QUICK_MAX {
+                // Votes have to reach disks, its own and the voters': campaigns that follow each
+                // other faster than a slow one flushes would each supersede the one before.
+                pause = (pause * 2).min(core.config.election_min);
+            }
+            if has_campaigned {
+                // The turn lasts until the votes are there.
+                until_settled(&core, pause + stagger).await;
+                drop(turn);
+            } else {
+                drop(turn);
+                core.env.sleep(pause + stagger).await;
+            }
         }
         core.failover_running.set(false);
+        core.allow_elections(true);
     });
+}
+
+/// The right to survey and to campaign, until it is dropped.
+pub(crate) async fn take_turn(core: &Core) -> Option<SemaphorePermit<'_>> {
+    match core.group {
+        GroupId::CONTROLLER => None,
+        _ => core.turns.acquire().await.ok(),
+    }
+}
+
+/// Waits until a leader is known, or for `patience`.
+pub(crate) async fn until_settled(core: &Rc<Core>, patience: Duration) {
+    let Some(raft) = core.raft() else { return };
+    let mut server = raft.server_metrics();
+    let settled = async {
+        while !core.stopped.get() && !is_settled(core) && server.changed().await.is_ok() {}
+    };
+    // Either way the caller looks again.
+    let _ = tokio::time::timeout(patience, settled).await;
 }
 
 /// A leader is known and nothing says that it is gone.
@@ -117,8 +173,9 @@ pub(crate) fn leader_lost(shard: &Rc<ShardInner>, core: &Rc<Core>) {
     start(shard, core);
 }
 
-/// Returns whether it campaigned.
-async fn attempt_once(core: &Rc<Core>) -> bool {
+/// Returns whether it campaigned. Later attempts wait longer for answers: a peer that is up and
+/// late would be asked again before it has answered.
+async fn attempt_once(core: &Rc<Core>, attempt: u32) -> bool {
     let members = core.members();
     let is_voter = members
         .iter()
@@ -130,10 +187,15 @@ async fn attempt_once(core: &Rc<Core>) -> bool {
         return false;
     };
     let leader = vote.leader_id.voted_for;
+    let patience = core
+        .config
+        .survey_max
+        .saturating_mul(1 << attempt.min(10))
+        .min(core.config.election_min);
     let asks = members
         .iter()
         .filter(|(id, node, voter)| *id != core.id && *voter && !core.nodes.is_down(*node))
-        .map(|(id, node, _)| survey(core, *id, *node, leader, vote.leader_id.term));
+        .map(|(id, node, _)| survey(core, *id, *node, (leader, vote.leader_id.term), patience));
     let answers: Vec<(u64, SurveyState)> = join_all(asks).await.into_iter().flatten().collect();
     if is_settled(core) {
         return false;
@@ -246,15 +308,39 @@ fn decide(facts: &Facts<'_>, is_quorum: impl Fn(&BTreeSet<u64>) -> bool) -> Verd
     }
 }
 
+/// Whether a replica could lead, as it says itself; asked by its leader.
+pub(crate) async fn look_at(core: &Rc<Core>, id: ReplicaId, node: NodeId) -> Result<(), Unfit> {
+    let patience = core.config.transfer_max;
+    match ask_survey(core, id, node, (NO_REPLICA, 0), patience).await {
+        None => Err(Unfit::Silent),
+        Some(None) => Err(Unfit::Stopped),
+        Some(Some(state)) if state.no_vote => Err(Unfit::Flagged),
+        Some(Some(_)) => Ok(()),
+    }
+}
+
 async fn survey(
     core: &Rc<Core>,
     id: ReplicaId,
     node: NodeId,
-    leader: u64,
-    term: u64,
+    lost: (u64, u64),
+    patience: Duration,
 ) -> Option<(u64, SurveyState)> {
+    let asked = ask_survey(core, id, node, lost, patience).await;
+    asked.flatten().map(|state| (id.get(), state))
+}
+
+/// What a replica answers; `None`: nothing, `Some(None)`: that it does not run. `lost` is the
+/// leader that is gone, and its term.
+async fn ask_survey(
+    core: &Rc<Core>,
+    id: ReplicaId,
+    node: NodeId,
+    (leader, term): (u64, u64),
+    patience: Duration,
+) -> Option<Option<SurveyState>> {
     let route = Route::new(core.group, core.id, id);
-    let asked = core.board.ask(node, core.config.survey_max, |link, call| {
+    let asked = core.board.ask(node, patience, |link, call| {
         link.pack(|packed| {
             packed.surveys.push(SurveyAsk {
                 route,
@@ -266,7 +352,7 @@ async fn survey(
     });
     match asked.await {
         Ok((Message::SurveyAnswers(answers), _)) => {
-            answers.first()?.state.map(|state| (id.get(), state))
+            Some(answers.first()?.state)
         }
         _ => None,
     }

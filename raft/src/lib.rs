@@ -11,6 +11,7 @@
 //! | `barrier` | read barriers, coalesced |
 //! | `log_store`, `machine` | openraft's log and state machine over `storage` and the partition |
 //! | `network`, `requests` | openraft's clients; what arrives, and the laws that guard it |
+//! | `assembly` | snapshots that arrive in parts |
 //! | `transport`, `wire` | connections; frames and envelopes (`docs/design/rpc.md`) |
 //! | `anonymous` | calls of strangers, before this node has shards |
 //! | `detector`, `nodes` | who lives |
@@ -20,6 +21,7 @@
 //! | `runtime`, `types` | what openraft runs on and is made of |
 
 mod anonymous;
+mod assembly;
 mod awake;
 mod barrier;
 mod config;
@@ -52,7 +54,7 @@ pub use barrier::NotLeader;
 pub use config::{AddressBook, ClusterTag, Identity, RaftConfig};
 pub use counts::COMMIT_BUCKET_MICROS;
 pub use detector::{FailureDetector, PeerState};
-pub use error::{CallError, RaftError};
+pub use error::{CallError, RaftError, Unfit};
 pub use proposal::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason};
 pub use replica::Replica;
 pub use replica_core::{ReplicaView, Role};

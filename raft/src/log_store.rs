@@ -87,6 +87,24 @@ impl LogStore {
             .map_err(|e| self.failed(e))?;
         heads.into_iter().map(applied_to_entry).collect()
     }
+
+    /// What apply needs: headers, or whole batches for a machine that reads records.
+    async fn to_apply(&self, from: LogIndex, to: LogIndex) -> Result<Vec<LogEntry>, io::Error> {
+        if !self.core.machine.borrow().reads_records() {
+            return self.heads(from, to).await;
+        }
+        let bytes_max = self.core.config.append_bytes_max;
+        let entries = match self.core.log.read_cached(from, to, bytes_max) {
+            Some(entries) => entries,
+            None => self
+                .core
+                .log
+                .read(from, to, bytes_max)
+                .await
+                .map_err(|e| self.failed(e))?,
+        };
+        entries.into_iter().map(entry_to_raft).collect()
+    }
 }
 
 fn invalid(error: impl fmt::Display) -> io::Error {
@@ -186,7 +204,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         entries.into_iter().map(entry_to_raft).collect()
     }
 
-    // Apply: headers, in chunks.
+    // Apply: headers (or records, where the machine reads them), in chunks.
     async fn entries_stream<R>(
         &mut self,
         range: R,
@@ -220,7 +238,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
                 let to = reading
                     .end
                     .min(LogIndex::new(reading.next.get() + APPLY_CHUNK_ENTRIES));
-                match reading.store.heads(reading.next, to).await {
+                match reading.store.to_apply(reading.next, to).await {
                     Ok(entries) if entries.is_empty() => {
                         reading.next = reading.end;
                         return Some((Err(invalid("the log has a hole")), reading));

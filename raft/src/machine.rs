@@ -234,13 +234,14 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
         let mut entries = Vec::new();
         let mut responders = Vec::new();
         let mut membership = None;
+        let reads_records = self.core.machine.borrow().reads_records();
         self.core
             .boundary
             .set(self.next_boundary(self.core.applied.get().map(|(_, at)| at)));
         self.checkpoint();
         while let Some(next) = stream.next().await {
             let (entry, responder) = next?;
-            let applied = applied_entry(&entry).ok_or_else(|| {
+            let applied = applied_entry(&entry, reads_records).ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidData, "an entry without its place")
             })?;
             if let Some(members) = entry.get_membership() {

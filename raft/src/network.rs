@@ -133,13 +133,18 @@ impl Client {
             },
             AppendOutcome::HigherVote(vote) => Ok(Err(StreamAppendError::HigherVote(vote.into()))),
             AppendOutcome::Refused(Refusal::Reverted) => {
+                self.core.forget_follower(self.target);
                 self.core.allow_revert(self.target, self.node);
                 Err(broken("the follower's log is shorter than it was"))
             }
             AppendOutcome::Refused(Refusal::UnknownReplica) => {
+                self.core.forget_follower(self.target);
                 Err(unreachable("the peer has no such replica"))
             }
-            AppendOutcome::Refused(Refusal::Stopped) => Err(unreachable("the replica has stopped")),
+            AppendOutcome::Refused(Refusal::Stopped) => {
+                self.core.forget_follower(self.target);
+                Err(unreachable("the replica has stopped"))
+            }
             AppendOutcome::Refused(Refusal::Malformed) => {
                 Err(unreachable("the peer calls the request malformed"))
             }

@@ -13,8 +13,9 @@ use tokio::time::Instant;
 struct Follower {
     /// Durable there, as its last reply said.
     matched: Option<LogIndex>,
-    /// The last moment at which it is known to have held the whole log of that moment.
-    caught_up_at: Instant,
+    /// The last moment at which it is known to have held the whole log of that moment; `None`
+    /// since it said that it takes nothing.
+    caught_up_at: Option<Instant>,
     /// The leader's end and the time at the last reply: a follower that reaches that end has
     /// been caught up then (Kafka's rule for `replica.lag.time.max.ms`).
     end_at_reply: Option<LogIndex>,
@@ -59,15 +60,15 @@ impl Progress {
         let mut followers = self.followers.borrow_mut();
         let follower = followers.entry(replica).or_insert(Follower {
             matched: None,
-            caught_up_at: led_since,
+            caught_up_at: Some(led_since),
             end_at_reply: end,
             replied_at: now,
         });
         follower.matched = matched.max(follower.matched);
         if follower.matched >= end {
-            follower.caught_up_at = now;
+            follower.caught_up_at = Some(now);
         } else if follower.matched >= follower.end_at_reply {
-            follower.caught_up_at = follower.caught_up_at.max(follower.replied_at);
+            follower.caught_up_at = follower.caught_up_at.max(Some(follower.replied_at));
         }
         follower.end_at_reply = end;
         follower.replied_at = now;
@@ -75,11 +76,21 @@ impl Progress {
         self.changed.notify_waiters();
     }
 
-    /// A follower's log has become shorter (law 8).
-    pub(crate) fn forget(&self, replica: u64) {
-        if let Some(follower) = self.followers.borrow_mut().get_mut(&replica) {
-            follower.matched = None;
+    /// A follower takes nothing (it is not there, or has stopped), or its log has become shorter
+    /// (law 8): it is out of sync until it reaches the end again, however short `lag_max` of
+    /// silence it is.
+    pub(crate) fn forget(&self, replica: u64, end: Option<LogIndex>, now: Instant) {
+        if self.led_since.get().is_none() {
+            return;
         }
+        let forgotten = Follower {
+            matched: None,
+            caught_up_at: None,
+            end_at_reply: end,
+            replied_at: now,
+        };
+        self.followers.borrow_mut().insert(replica, forgotten);
+        self.changed.notify_waiters();
     }
 
     /// Something of this replica's own became durable.
@@ -105,7 +116,10 @@ impl Progress {
         };
         match self.followers.borrow().get(&replica) {
             Some(follower) => {
-                follower.matched >= end || now.duration_since(follower.caught_up_at) <= lag_max
+                follower.matched >= end
+                    || follower
+                        .caught_up_at
+                        .is_some_and(|at| now.duration_since(at) <= lag_max)
             }
             None => now.duration_since(led_since) <= lag_max,
         }
@@ -158,6 +172,33 @@ mod tests {
         assert!(!progress.is_in_sync(2, index(6), lag, at(11)));
         progress.note(2, index(6), index(6), at(20));
         assert!(progress.is_in_sync(2, index(6), lag, at(20)));
+    }
+
+    #[test]
+    fn a_follower_that_takes_nothing_is_out_at_once_until_it_reaches_the_end() {
+        let progress = Progress::default();
+        let start = Instant::now();
+        let lag = Duration::from_secs(10);
+        progress.lead(start);
+        progress.note(2, index(5), index(5), start);
+        for replica in [2, 3] {
+            assert!(progress.is_in_sync(replica, index(5), lag, start));
+            // One that was heard of before, and one that was not.
+            progress.forget(replica, index(5), start);
+            assert!(!progress.is_in_sync(replica, index(5), lag, start));
+            assert_eq!(progress.matched(replica), None);
+            progress.note(replica, index(3), index(5), start);
+            assert!(!progress.is_in_sync(replica, index(5), lag, start));
+            progress.note(replica, index(5), index(5), start);
+            assert!(progress.is_in_sync(replica, index(5), lag, start));
+        }
+        progress.follow();
+        progress.forget(2, index(5), start);
+        progress.lead(start);
+        assert!(
+            progress.is_in_sync(2, index(5), lag, start),
+            "what it said to an earlier leadership does not count in this one"
+        );
     }
 
     #[test]

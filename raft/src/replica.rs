@@ -11,17 +11,18 @@ use openraft_rt::WatchReceiver;
 use tokio::time::Instant;
 
 use crate::barrier::{NotLeader, read_barrier};
-use crate::error::RaftError;
+use crate::error::{RaftError, Unfit};
 use crate::failover;
 use crate::members;
 use crate::proposal::{Proposal, ProposalObserver};
-use crate::replica_core::{Core, ReplicaView};
+use crate::replica_core::{Core, ReplicaView, Sleep};
 use crate::types::RaftNode;
 
-/// How often the first leader of a group is looked for after its first campaign.
+/// How soon a group's first leader campaigns again if its first campaign made it none; doubles, up
+/// to the shortest election timeout.
 const FIRST_CAMPAIGN_PAUSE: Duration = Duration::from_millis(50);
 /// After that many attempts the election timeout decides.
-const FIRST_CAMPAIGNS_MAX: usize = 100;
+const FIRST_CAMPAIGNS_MAX: usize = 12;
 
 /// One replica of one group. Clone = another handle.
 #[derive(Clone)]
@@ -77,13 +78,22 @@ impl Replica {
     }
 
     /// The other members may open their replicas a moment after this one has campaigned: asks
-    /// again, by the plain rules, instead of waiting for an election timeout of seconds.
+    /// again, by the plain rules, instead of waiting for an election timeout of seconds. Less and
+    /// less often, and in turns: a campaign that follows another before its votes are there
+    /// supersedes it, and a thousand new partitions would keep a slow machine busy with nothing else.
     async fn campaign_until_led(&self) {
+        let core = &self.core;
+        let mut pause = FIRST_CAMPAIGN_PAUSE;
+        core.env.sleep(pause).await;
         for _ in 0..FIRST_CAMPAIGNS_MAX {
-            self.core.env.sleep(FIRST_CAMPAIGN_PAUSE).await;
-            if self.core.leader().is_some() || self.campaign().await.is_err() {
+            let turn = failover::take_turn(core).await;
+            if core.leader().is_some() || self.campaign().await.is_err() {
                 return;
             }
+            failover::until_settled(core, pause).await;
+            drop(turn);
+            pause = (pause * 2).min(core.config.election_min);
+            core.env.sleep(pause).await;
         }
     }
 
@@ -157,11 +167,13 @@ impl Replica {
             .count()
     }
 
-    /// Hands the leadership to `to`, or to the voter that holds most of the log.
+    /// Hands the leadership to `to`, or to the able voter that holds most of the log. Whoever
+    /// shall lead is asked first whether it can: a leader that has handed over to one that cannot
+    /// leaves the partition without a leader for a while.
     ///
     /// # Errors
-    /// This replica does not lead; there is no other live voter; the target did not win in time
-    /// (then this leader campaigns for its own leadership again).
+    /// This replica does not lead; there is no other live voter, or `to` cannot lead; the target
+    /// did not win in time (then this leader campaigns for its own leadership again).
     pub async fn transfer_leader(&self, to: Option<ReplicaId>) -> Result<(), RaftError> {
         let core = &self.core;
         let raft = core.raft().ok_or(RaftError::Stopped)?;
@@ -170,26 +182,14 @@ impl Replica {
                 leader: core.leader_node(),
             });
         }
-        let target = core
-            .members()
-            .into_iter()
-            .filter(|(id, node, voter)| {
-                *voter
-                    && *id != core.id
-                    && !core.nodes.is_down(*node)
-                    && to.is_none_or(|to| to == *id)
-            })
-            .max_by_key(|(id, _, _)| (core.progress.matched(id.get()), id.get()))
-            .map(|(id, _, _)| id);
-        let Some(target) = target else {
-            return if to == Some(core.id) {
-                Ok(())
-            } else {
-                Err(RaftError::NoTarget)
-            };
-        };
-        let Some(vote) = core.vote() else {
-            return Err(RaftError::Stopped);
+        if to == Some(core.id) {
+            return Ok(());
+        }
+        let target = self.able_target(to).await?;
+        let Some(vote) = core.vote().filter(|_| core.is_leader()) else {
+            return Err(RaftError::NotLeader {
+                leader: core.leader_node(),
+            });
         };
         core.touch();
         // Law 12: this leader grants its own successor the privilege.
@@ -215,6 +215,33 @@ impl Replica {
         // openraft refuses writes until somebody wins: this leader campaigns itself.
         failover::campaign_as(core, &raft, vote, core.config.transfer_max).await;
         Err(RaftError::Timeout("transferring the leadership"))
+    }
+
+    /// The first of the live voters, by what they hold, that says that it can lead.
+    async fn able_target(&self, to: Option<ReplicaId>) -> Result<ReplicaId, RaftError> {
+        let core = &self.core;
+        let mut candidates: Vec<(ReplicaId, NodeId)> = core
+            .members()
+            .into_iter()
+            .filter(|(id, _, voter)| *voter && *id != core.id && to.is_none_or(|to| to == *id))
+            .map(|(id, node, _)| (id, node))
+            .collect();
+        candidates.sort_by_key(|(id, _)| (core.progress.matched(id.get()), id.get()));
+        let mut error = RaftError::NoTarget;
+        while let Some((id, node)) = candidates.pop() {
+            let unfit = if core.nodes.is_down(node) {
+                Unfit::Down
+            } else {
+                match failover::look_at(core, id, node).await {
+                    Ok(()) => return Ok(id),
+                    Err(unfit) => unfit,
+                }
+            };
+            if to.is_some() {
+                error = RaftError::Unfit(unfit);
+            }
+        }
+        Err(error)
     }
 
     /// Asks for an election now, by the plain rules: leases and pre-votes count.
@@ -291,6 +318,25 @@ impl Replica {
     /// This replica.
     pub fn id(&self) -> ReplicaId {
         self.core.id
+    }
+
+    /// How long ago the group's leader was heard; nothing while this replica leads.
+    pub fn leader_silent_for(&self) -> Duration {
+        let core = &self.core;
+        if core.is_leader() {
+            return Duration::ZERO;
+        }
+        let mut heard_at = core.leader_heard_at.get();
+        if let Sleep::Asleep { heard_at: beat, .. } = core.sleep.get() {
+            heard_at = heard_at.max(beat);
+        }
+        core.env.now().saturating_duration_since(heard_at)
+    }
+
+    /// Why this replica has stopped by itself (a storage error, a log that differs from its
+    /// leader's); `None` while it runs, and after an orderly close.
+    pub fn stop_reason(&self) -> Option<String> {
+        self.core.stop_reason.borrow().clone()
     }
 
     /// Whether the group's ticks are off.

@@ -13,7 +13,7 @@ use openraft::metrics::{RaftDataMetrics, RaftServerMetrics};
 use openraft::type_config::alias::WatchReceiverOf;
 use openraft::{ReadPolicy, ServerState};
 use openraft_rt::WatchReceiver;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -133,6 +133,8 @@ pub(crate) struct Core {
     pub(crate) ready_term: Cell<Option<Term>>,
     /// First storage error: the group stays down (law 3). A full disk is not one.
     pub(crate) storage_error: RefCell<Option<String>>,
+    /// Why this replica has ended by itself, once it has: a person must act.
+    pub(crate) stop_reason: RefCell<Option<String>>,
     pub(crate) disk_full: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
     /// `stopped` was set.
@@ -142,6 +144,8 @@ pub(crate) struct Core {
     pub(crate) touched_at: Cell<Instant>,
     pub(crate) sleep: Cell<Sleep>,
     pub(crate) awake: Rc<AwakeSet>,
+    /// Groups of the shard that look for a leader at the same time.
+    pub(crate) turns: Rc<Semaphore>,
     /// Until then the detector stands in for the lease: the group has just been woken.
     pub(crate) stand_in_until: Cell<Instant>,
     /// The term whose leader leads no more although its node may be up, and how this is known.
@@ -439,6 +443,14 @@ impl Core {
         self.machine.borrow_mut().event(event);
     }
 
+    /// Whether openraft may campaign when its own timeouts have passed. A flagged replica's never
+    /// do (law 8).
+    pub(crate) fn allow_elections(&self, may_elect: bool) {
+        if let Some(raft) = self.raft() {
+            raft.runtime_config().elect(may_elect && !self.no_vote());
+        }
+    }
+
     /// Tells the machine once per term that this leader is ready.
     pub(crate) fn announce_ready(&self) {
         if self.ready_term.get() == self.applied.get().map(|(term, _)| term) {
@@ -533,6 +545,11 @@ impl Core {
         }
     }
 
+    /// A follower takes nothing, or holds less than it had said: it is out of sync.
+    pub(crate) fn forget_follower(&self, replica: u64) {
+        self.progress.forget(replica, self.last(), self.env.now());
+    }
+
     /// A leader lets `replica` come back with a shorter log (law 8), and tells it so.
     pub(crate) fn allow_revert(self: &Rc<Self>, replica: u64, node: NodeId) {
         let core = self.clone();
@@ -545,7 +562,7 @@ impl Core {
             ) {
                 return;
             }
-            core.progress.forget(replica);
+            core.forget_follower(replica);
             let Some(end) = core.last_log_id() else {
                 return;
             };

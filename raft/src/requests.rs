@@ -1,7 +1,7 @@
 //! What a shard does with the messages that reach it: the laws of votes and appends are kept here,
 //! before openraft sees a request.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest,
 };
 
+use crate::assembly::{Origin, Part, SNAPSHOT_BYTES_MAX, Taken};
 use crate::counts::Counts;
 use crate::failover;
 use crate::machine::snapshot_from_parts;
@@ -31,19 +32,8 @@ use crate::wire::{
     WireKind, WireVote,
 };
 
-/// Membership and tables of one snapshot, at most.
-const SNAPSHOT_BYTES_MAX: u64 = 1 << 30;
 /// The node id of a caller that has none yet.
 const ANONYMOUS: NodeId = NodeId::new(-1);
-
-/// A snapshot that is arriving.
-pub(crate) struct Assembly {
-    node: NodeId,
-    from: u64,
-    last: crate::wire::WireLogId,
-    received: u64,
-    chunks: Vec<Bytes>,
-}
 
 type Work = Option<LocalBoxFuture<'static, ()>>;
 
@@ -123,7 +113,8 @@ impl Requests for ShardInner {
     }
 
     fn forward(&self, shard: u16, from: NodeId, frame: Frame) {
-        (self.hooks.forward)(shard, ForwardedFrame { from, frame });
+        let held = self.board.forwarding.count(frame.size_bytes());
+        (self.hooks.forward)(shard, ForwardedFrame { from, frame, held });
     }
 
     fn connection_lost(&self, from: NodeId) {
@@ -387,39 +378,36 @@ impl ShardInner {
         };
         core.touch();
         let total = u64::from(chunk.membership_bytes) + chunk.tables_bytes;
-        let whole = {
-            let mut assemblies = self.assemblies.borrow_mut();
-            if chunk.position == 0 {
-                assemblies.insert(
-                    core.group,
-                    Assembly {
-                        node: from,
-                        from: chunk.route.from,
-                        last: chunk.last,
-                        received: 0,
-                        chunks: Vec::new(),
-                    },
-                );
+        let part = Part {
+            origin: Origin {
+                node: from,
+                replica: chunk.route.from,
+                last: chunk.last,
+            },
+            position: chunk.position,
+            total_bytes: total,
+            bytes: payload,
+        };
+        let taken = self.assemblies.borrow_mut().take(core.group, part);
+        let bytes = match taken {
+            Taken::Whole(bytes) => bytes,
+            Taken::More(received) => {
+                answer(&reply, Some(chunk.vote), received);
+                return None;
             }
-            let Some(assembly) = assemblies.get_mut(&core.group).filter(|assembly| {
-                assembly.from == chunk.route.from
-                    && assembly.last == chunk.last
-                    && assembly.received == chunk.position
-            }) else {
+            Taken::OutOfOrder => {
                 answer(&reply, Some(chunk.vote), 0);
                 return None;
-            };
-            assembly.received += payload.len() as u64;
-            assembly.chunks.push(payload);
-            if assembly.received < total {
-                answer(&reply, Some(chunk.vote), assembly.received);
+            }
+            Taken::Full => {
+                tracing::info!(
+                    group = %core.group,
+                    "a snapshot is put off: others are arriving and hold the shard's room for them"
+                );
+                answer(&reply, None, 0);
                 return None;
             }
-            assemblies
-                .remove(&core.group)
-                .map(|assembly| assembly.chunks.concat())
         };
-        let bytes = Bytes::from(whole.unwrap_or_default());
         let membership = bytes.slice(..chunk.membership_bytes as usize);
         let tables = bytes.slice(chunk.membership_bytes as usize..);
         let at = (Term::new(chunk.last.term), LogIndex::new(chunk.last.index));
@@ -445,9 +433,7 @@ impl ShardInner {
 
     /// What `node` had begun to send will not go on: whoever sends a snapshot begins anew.
     pub(crate) fn drop_assemblies_of(&self, node: NodeId) {
-        self.assemblies
-            .borrow_mut()
-            .retain(|_, assembly| assembly.node != node);
+        self.assemblies.borrow_mut().forget_node(node);
     }
 
     fn answer_survey(&self, ask: SurveyAsk) -> SurveyAnswer {
@@ -506,13 +492,14 @@ impl ShardInner {
     }
 
     fn asleep_beat(&self, from: NodeId, beat: AsleepBeat) {
-        let Some(core) = self.target(&beat.route) else {
-            return;
-        };
-        if core.sleep_heard(Term::new(beat.term)) {
+        let sleeps_with_it = self
+            .target(&beat.route)
+            .is_some_and(|core| !core.stopped.get() && core.sleep_heard(Term::new(beat.term)));
+        if sleeps_with_it {
             return;
         }
-        // We do not sleep with it: a restart, or another term. It has to speak up.
+        // A restart, another term, or no such replica here (any more). The leader has to speak
+        // up: it learns from the answer who takes nothing.
         let route = beat.route.reversed();
         let _ = self.board.pack(from, |packed| {
             packed.wakes.push(WakeNote {
@@ -697,12 +684,4 @@ pub(crate) fn decode_append(
         entries,
         leader_commit: append.commit.map(Into::into),
     })
-}
-
-/// Snapshots that are arriving, by group.
-pub(crate) type Assemblies = HashMap<GroupId, Assembly>;
-
-/// Bytes of them that are here.
-pub(crate) fn assembling_bytes(assemblies: &Assemblies) -> u64 {
-    assemblies.values().map(|assembly| assembly.received).sum()
 }

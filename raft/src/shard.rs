@@ -12,8 +12,9 @@ use corduroy_env::{Env, Stream};
 use corduroy_record::{GroupId, NodeId, Offset, ReplicaId};
 use corduroy_storage::{Log, Store};
 use futures::future::LocalBoxFuture;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
+use crate::assembly::Assemblies;
 use crate::awake::AwakeSet;
 use crate::barrier::Barrier;
 use crate::config::{AddressBook, Identity, RaftConfig, openraft_config};
@@ -29,11 +30,10 @@ use crate::nodes::Nodes;
 use crate::progress::Progress;
 use crate::replica::Replica;
 use crate::replica_core::{Core, Instance, Revert, Role, Sleep};
-use crate::requests::{Assemblies, assembling_bytes};
 use crate::runtime::seed_randomness;
 use crate::state_machine::StateMachine;
 use crate::supervisor;
-use crate::transport::{AskError, ReplyPath, Requests, Switchboard, serve};
+use crate::transport::{AskError, Forwarded, ReplyPath, Requests, Switchboard, serve};
 use crate::types::{Raft, StoredMembership};
 use crate::wire::{Frame, FrameEncoder, FrameReader, Hello, Message, Purpose, offer_hello};
 
@@ -59,6 +59,8 @@ pub struct ShardHooks {
 pub struct ForwardedFrame {
     pub(crate) from: NodeId,
     pub(crate) frame: Frame,
+    /// Counts against what the shard that read the frame may hand on.
+    pub(crate) held: Forwarded,
 }
 
 impl ForwardedFrame {
@@ -108,6 +110,8 @@ pub struct RaftMetrics {
     pub queued_bytes: usize,
     /// Bytes of snapshots that have arrived in part.
     pub assembling_bytes: u64,
+    /// Bytes of frames that this shard has handed to others of the node and that are not done.
+    pub forwarded_bytes: usize,
 }
 
 /// One shard's Raft. Clone = another handle.
@@ -128,6 +132,8 @@ pub(crate) struct ShardInner {
     pub(crate) restarts: Cell<u64>,
     pub(crate) closed: Cell<bool>,
     pub(crate) awake: Rc<AwakeSet>,
+    /// Failovers that run at the same time.
+    pub(crate) turns: Rc<Semaphore>,
     replicas: RefCell<HashMap<GroupId, Rc<Core>>>,
     pub(crate) store: Store,
 }
@@ -197,6 +203,7 @@ impl RaftShard {
             restarts: Cell::new(0),
             closed: Cell::new(false),
             awake: Rc::default(),
+            turns: Rc::new(Semaphore::new(failover::TURNS_MAX)),
             replicas: RefCell::default(),
             store,
         });
@@ -251,6 +258,7 @@ impl RaftShard {
             applied_changed: Notify::new(),
             ready_term: Cell::new(None),
             storage_error: RefCell::new(None),
+            stop_reason: RefCell::new(None),
             disk_full: Cell::new(false),
             stopped: Cell::new(false),
             stopping: Notify::new(),
@@ -258,6 +266,7 @@ impl RaftShard {
             touched_at: Cell::new(now),
             sleep: Cell::new(Sleep::Awake),
             awake: inner.awake.clone(),
+            turns: inner.turns.clone(),
             stand_in_until: Cell::new(now),
             lost: Cell::new(None),
             leader_heard_at: Cell::new(now),
@@ -290,7 +299,7 @@ impl RaftShard {
         let core = self.inner.replicas.borrow_mut().remove(&group);
         if let Some(core) = core {
             self.inner.awake.remove(group);
-            self.inner.assemblies.borrow_mut().remove(&group);
+            self.inner.assemblies.borrow_mut().forget_group(group);
             supervisor::stop(&core).await;
         }
     }
@@ -321,10 +330,15 @@ impl RaftShard {
     /// Takes a frame that arrived on another shard of this node.
     pub fn deliver(&self, frame: ForwardedFrame) {
         let board = &self.inner.board;
-        let reply = ReplyPath::Node(frame.from, board.clone());
-        match board.receive(frame.from, frame.frame, reply) {
+        let ForwardedFrame { from, frame, held } = frame;
+        let reply = ReplyPath::Node(from, board.clone());
+        match board.receive(from, frame, reply) {
             Ok(Some(work)) => {
-                self.inner.env.spawn_local(work);
+                self.inner.env.spawn_local(async move {
+                    work.await;
+                    // Not before: what it carries is in memory until it is on the disk.
+                    drop(held);
+                });
             }
             Ok(None) => {}
             Err(error) => tracing::warn!(%error, "a forwarded frame is dropped"),
@@ -384,7 +398,8 @@ impl RaftShard {
             misdirected: board.counts.misdirected.get(),
             streams_refused: board.counts.streams_refused.get(),
             queued_bytes: board.queued_bytes(),
-            assembling_bytes: assembling_bytes(&self.inner.assemblies.borrow()),
+            assembling_bytes: self.inner.assemblies.borrow().bytes(),
+            forwarded_bytes: board.forwarding.bytes(),
             ..RaftMetrics::default()
         };
         for core in self.inner.replicas.borrow().values() {

@@ -9,7 +9,13 @@ use corduroy_storage::AppliedEntry;
 /// All calls come on the replica's shard and must not block or call back into the replica's
 /// machine.
 pub trait StateMachine: 'static {
-    /// Committed entries in log order, on every replica. Of a batch, the header alone.
+    /// Whether [`StateMachine::apply`] gets batches whole. The same for a machine's whole life.
+    fn reads_records(&self) -> bool {
+        false
+    }
+
+    /// Committed entries in log order, on every replica. Of a batch the header alone, unless the
+    /// machine [reads records](StateMachine::reads_records).
     fn apply(&mut self, entries: &[AppliedEntry]);
 
     /// The tables exactly as of the last applied entry.

@@ -142,6 +142,7 @@ fn give_up(core: &Rc<Core>, reason: String) {
     core.door.stop();
     core.progress.follow();
     core.applied_changed.notify_waiters();
+    *core.stop_reason.borrow_mut() = Some(reason.clone());
     core.event(&ReplicaEvent::Stopped { reason });
 }
 

@@ -289,8 +289,9 @@ impl MembershipRecord {
 #[error("not a membership: {0}")]
 pub(crate) struct MembershipError(String);
 
-/// The entry as the state machine sees it; `None` if the log gave no head, which it always does.
-pub(crate) fn applied_entry(entry: &LogEntry) -> Option<AppliedEntry> {
+/// The entry as the state machine sees it, of a batch the records if it `reads_records`; `None` if
+/// the log gave no head, which it always does.
+pub(crate) fn applied_entry(entry: &LogEntry, reads_records: bool) -> Option<AppliedEntry> {
     let head = entry.head?;
     let body = match &entry.payload {
         EntryPayload::Blank => AppliedBody::Blank,
@@ -298,6 +299,7 @@ pub(crate) fn applied_entry(entry: &LogEntry) -> Option<AppliedEntry> {
             AppliedBody::Membership(MembershipRecord::of(membership, None).encode())
         }
         EntryPayload::Normal(proposed) => match &proposed.body {
+            Body::Batch(batch) if reads_records => AppliedBody::Records(batch.clone()),
             Body::Batch(batch) => AppliedBody::Batch(*batch.header()),
             // A void is nobody's command.
             Body::Internal(bytes) if bytes.is_empty() => AppliedBody::Blank,

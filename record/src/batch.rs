@@ -148,18 +148,30 @@ impl Batch {
     pub fn set_log_append_time(&mut self, unix_millis: i64) {
         self.header.attributes = self.header.attributes.with_log_append_time();
         self.header.max_timestamp = unix_millis;
+        self.rewrite_header_fields();
+    }
+
+    /// Brings the header's attributes and largest timestamp into the body.
+    fn rewrite_header_fields(&mut self) {
         let mut body = BytesMut::from(&self.body[..]);
         body[BODY_CRC_FROM..BODY_CRC_FROM + 2]
             .copy_from_slice(&self.header.attributes.bits().to_be_bytes());
         body[BODY_MAX_TIMESTAMP_AT..BODY_MAX_TIMESTAMP_AT + 8]
-            .copy_from_slice(&unix_millis.to_be_bytes());
+            .copy_from_slice(&self.header.max_timestamp.to_be_bytes());
         self.header.crc = crc32c(&body[BODY_CRC_FROM..]);
         body[BODY_CRC_AT..BODY_CRC_FROM].copy_from_slice(&self.header.crc.to_be_bytes());
         self.body = body.freeze();
     }
 
+    /// Sets the largest timestamp to what the records say, with a new CRC, as Kafka does for a
+    /// header that claims another. Copies the body.
+    pub fn set_max_timestamp(&mut self, unix_millis: i64) {
+        self.header.max_timestamp = unix_millis;
+        self.rewrite_header_fields();
+    }
+
     /// Checks a batch before it enters the log: size, CRC-32C, codec, counts, control bit,
-    /// producer fields. Does not look inside the records and never decompresses.
+    /// producer fields. Does not look inside the records: that is [`Batch::inspection`].
     ///
     /// # Errors
     /// The first rule broken, in the order above.

@@ -2,11 +2,11 @@
 
 use std::io::{self, Read, Write};
 
-use bytes::Bytes;
-use zstd::zstd_safe;
+use bytes::buf::Reader;
+use bytes::{Buf, Bytes};
 
 use crate::error::BatchError;
-use crate::{lz4, snappy};
+use crate::{lz4, snappy, zstandard};
 
 /// What a decoder may hold beside its input and its capped output: the LZ4 frame decoder's
 /// buffers for blocks of 4 MiB that depend on one another are the largest.
@@ -14,8 +14,9 @@ pub const CODEC_SCRATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
-/// First output buffer of a zstd frame; grown fourfold while it is too small.
-const ZSTD_OUTPUT_FIRST_BYTES: usize = 64 * 1024;
+
+/// What a [`Decompressor`] hands out at a time, about: it stays in a core's own cache.
+pub(crate) const WINDOW_BYTES: usize = 64 * 1024;
 
 /// The codec of a batch's records. The default levels are Java's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -120,7 +121,7 @@ impl Compression {
                     output_bytes_max,
                 )?
             }
-            Compression::Zstd => zstd_decompress(bytes, output_bytes_max)?,
+            Compression::Zstd => zstandard::decompress(bytes, output_bytes_max)?,
         };
         Ok(Bytes::from(out))
     }
@@ -141,37 +142,85 @@ fn read_capped(
     }
 }
 
-/// Decompresses in one go: the output is the window, so that a frame that declares a window of
-/// 128 MiB costs nothing. The declared content size is only a hint.
-fn zstd_decompress(bytes: &[u8], bytes_max: usize) -> Result<Vec<u8>, BatchError> {
-    let damaged = BatchError::Decompress(Compression::Zstd);
-    // An empty input is no frame, though the library takes it for zero frames.
-    if bytes.is_empty() {
-        return Err(damaged);
+/// Decompresses piece by piece, without ever holding the whole output: for work that reads it once.
+pub(crate) struct Decompressor {
+    codec: Compression,
+    stream: Stream,
+    window: Vec<u8>,
+    /// Bytes that may still come out.
+    rest: usize,
+    output_bytes_max: usize,
+}
+
+enum Stream {
+    Gzip(Box<flate2::bufread::MultiGzDecoder<Reader<Bytes>>>),
+    Snappy(snappy::Blocks),
+    Lz4(Box<lz4_flex::frame::FrameDecoder<Reader<Bytes>>>),
+    Zstd(zstandard::Frames),
+}
+
+impl Decompressor {
+    /// `None` for the codec that is none.
+    ///
+    /// # Errors
+    /// [`BatchError::Decompress`] if the beginning tells already that the stream is damaged.
+    pub(crate) fn new(
+        codec: Compression,
+        bytes: &Bytes,
+        output_bytes_max: usize,
+    ) -> Result<Option<Decompressor>, BatchError> {
+        let reader = || bytes.clone().reader();
+        let stream = match codec {
+            Compression::None => return Ok(None),
+            Compression::Gzip => {
+                Stream::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(reader())))
+            }
+            Compression::Snappy => Stream::Snappy(snappy::Blocks::new(bytes)?),
+            Compression::Lz4 => {
+                lz4::check_frame(bytes).ok_or(BatchError::Decompress(codec))?;
+                Stream::Lz4(Box::new(lz4_flex::frame::FrameDecoder::new(reader())))
+            }
+            Compression::Zstd => Stream::Zstd(zstandard::Frames::new(bytes)?),
+        };
+        Ok(Some(Decompressor {
+            codec,
+            stream,
+            window: Vec::new(),
+            rest: output_bytes_max,
+            output_bytes_max,
+        }))
     }
-    let mut context = zstd_safe::DCtx::create();
-    let mut room = ZSTD_OUTPUT_FIRST_BYTES
-        .max(bytes.len().saturating_mul(4))
-        .min(bytes_max);
-    loop {
-        let mut out = Vec::with_capacity(room);
-        match context.decompress(&mut out, bytes) {
-            // `with_capacity` may give more than was asked for.
-            Ok(written) if written > bytes_max => {
-                return Err(BatchError::OutputTooLarge { bytes_max });
-            }
-            Ok(_) => return Ok(out),
-            Err(code) if !is_output_too_small(code) => return Err(damaged),
-            Err(_) if room >= bytes_max => {
-                return Err(BatchError::OutputTooLarge { bytes_max });
-            }
-            Err(_) => room = room.saturating_mul(4).min(bytes_max),
-        }
+
+    /// The next piece of the output; empty at its end.
+    ///
+    /// # Errors
+    /// As [`Compression::decompress`].
+    pub(crate) fn read(&mut self) -> Result<&[u8], BatchError> {
+        let window = &mut self.window;
+        let bytes_max = self.output_bytes_max;
+        let damaged = |_damaged: io::Error| BatchError::Decompress(self.codec);
+        let read = match &mut self.stream {
+            Stream::Gzip(stream) => read_window(stream, window).map_err(damaged),
+            Stream::Lz4(stream) => read_window(stream, window).map_err(damaged),
+            Stream::Snappy(blocks) => blocks.read(window, self.rest),
+            Stream::Zstd(frames) => frames.read(window, self.rest),
+        };
+        read.map_err(|error| match error {
+            // They know what is left of the cap.
+            BatchError::OutputTooLarge { .. } => BatchError::OutputTooLarge { bytes_max },
+            error => error,
+        })?;
+        self.rest = self
+            .rest
+            .checked_sub(self.window.len())
+            .ok_or(BatchError::OutputTooLarge { bytes_max })?;
+        Ok(&self.window)
     }
 }
 
-/// zstd returns its error codes negated in a `size_t`; this one is pinned in its `zstd_errors.h`.
-fn is_output_too_small(code: zstd_safe::ErrorCode) -> bool {
-    const DST_SIZE_TOO_SMALL: usize = 70;
-    code == DST_SIZE_TOO_SMALL.wrapping_neg()
+/// Fills the window; it is shorter, or empty, only at the end of the stream.
+fn read_window(stream: &mut impl Read, window: &mut Vec<u8>) -> io::Result<()> {
+    window.clear();
+    stream.take(WINDOW_BYTES as u64).read_to_end(window)?;
+    Ok(())
 }

@@ -53,6 +53,14 @@ pub enum BatchError {
         /// The contradiction, for people.
         what: &'static str,
     },
+    /// A record inside the batch contradicts the format.
+    #[error("record {index} of the batch is invalid: {what}")]
+    InvalidRecord {
+        /// Its place in the batch, from 0 on.
+        index: i32,
+        /// The contradiction, for people.
+        what: &'static str,
+    },
 }
 
 impl BatchError {

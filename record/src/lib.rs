@@ -7,8 +7,9 @@
 //! | `header` | the 61-byte batch header, the attributes |
 //! | `batch` | one batch in two pieces, stamping, validation, splitting a payload |
 //! | `records` | the lazy record iterator |
+//! | `inspect` | the walk over a batch's records before it enters a log |
 //! | `builder` | batches from records |
-//! | `compression`, `snappy`, `lz4` | the five codecs under a hard output cap |
+//! | `compression`, `snappy`, `lz4`, `zstandard` | the five codecs under a hard output cap |
 //! | `checksum`, `murmur2`, `varint` | CRC-32C, Kafka's key hash, zigzag numbers |
 //!
 //! Any bytes may come in: nothing here panics on them, and nothing allocates more than the input's
@@ -21,11 +22,13 @@ mod compression;
 mod error;
 mod header;
 pub mod ids;
+mod inspect;
 mod lz4;
 mod murmur2;
 mod records;
 mod snappy;
 mod varint;
+mod zstandard;
 
 pub use batch::{
     Batch, BatchesIter, ControlRule, ValidateRules, ZstdRule, parse_many, parse_single,
@@ -41,6 +44,9 @@ pub use header::{
 pub use ids::{
     GroupId, LeaderEpoch, LogIndex, NodeId, Offset, PartitionIndex, ProducerEpoch, ProducerId,
     ReplicaId, Term, TopicId, TopicPartition,
+};
+pub use inspect::{
+    INSPECT_STEP_BYTES, InspectRules, Inspected, Inspection, KEYLESS_RECORDS_MAX, KeyRule,
 };
 pub use murmur2::{murmur2, partition_for_key};
 pub use records::{RECORD_HEADERS_MAX, Record, RecordIter};

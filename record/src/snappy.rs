@@ -5,6 +5,7 @@
 
 use std::io;
 
+use bytes::{Buf, Bytes};
 use snap::raw;
 
 use crate::compression::Compression;
@@ -37,22 +38,66 @@ pub(crate) fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Decompresses either form into at most `bytes_max` bytes.
-pub(crate) fn decompress(bytes: &[u8], bytes_max: usize) -> Result<Vec<u8>, BatchError> {
+pub(crate) fn decompress(bytes: &Bytes, bytes_max: usize) -> Result<Vec<u8>, BatchError> {
+    let mut blocks = Blocks::new(bytes)?;
     let mut out = Vec::new();
-    if !bytes.starts_with(&XERIAL_MAGIC) {
-        append_block(&mut out, bytes, bytes_max)?;
-        return Ok(out);
-    }
-    // Both versions are 1 in every writer there is; readers ignore them, and so do we.
-    let mut rest = bytes.get(XERIAL_HEADER_BYTES..).ok_or(DAMAGED)?;
-    while !rest.is_empty() {
-        let (length, after) = rest.split_first_chunk::<4>().ok_or(DAMAGED)?;
-        let length = u32::from_be_bytes(*length) as usize;
-        let (block, after) = after.split_at_checked(length).ok_or(DAMAGED)?;
-        append_block(&mut out, block, bytes_max)?;
-        rest = after;
-    }
+    while blocks.append(&mut out, bytes_max)? {}
     Ok(out)
+}
+
+/// The blocks of either form, one after another.
+pub(crate) struct Blocks {
+    rest: Bytes,
+    framed: bool,
+}
+
+impl Blocks {
+    pub(crate) fn new(bytes: &Bytes) -> Result<Blocks, BatchError> {
+        let mut rest = bytes.clone();
+        let framed = bytes.starts_with(&XERIAL_MAGIC);
+        if framed {
+            // Both versions are 1 in every writer there is; readers ignore them, and so do we.
+            if rest.len() < XERIAL_HEADER_BYTES {
+                return Err(DAMAGED);
+            }
+            rest.advance(XERIAL_HEADER_BYTES);
+        } else if rest.is_empty() {
+            return Err(DAMAGED);
+        }
+        Ok(Blocks { rest, framed })
+    }
+
+    /// Puts the next block that is not empty into `window`, nothing at the end. At most `bytes_max`
+    /// bytes may still come; the caller counts them.
+    pub(crate) fn read(
+        &mut self,
+        window: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<(), BatchError> {
+        window.clear();
+        while window.is_empty() && self.append(window, bytes_max)? {}
+        Ok(())
+    }
+
+    /// Appends one block; `false` at the end.
+    fn append(&mut self, out: &mut Vec<u8>, bytes_max: usize) -> Result<bool, BatchError> {
+        if self.rest.is_empty() {
+            return Ok(false);
+        }
+        let length = if self.framed {
+            if self.rest.len() < 4 {
+                return Err(DAMAGED);
+            }
+            self.rest.get_u32() as usize
+        } else {
+            self.rest.len()
+        };
+        if length > self.rest.len() {
+            return Err(DAMAGED);
+        }
+        append_block(out, &self.rest.split_to(length), bytes_max)?;
+        Ok(true)
+    }
 }
 
 /// A raw block begins with the size it claims to grow to. The claim is checked against the cap and

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use bytes::Bytes;
 use corduroy_record::{
     Batch, BatchBuilder, BatchError, BuilderOptions, CODEC_SCRATCH_BYTES_MAX, Compression,
-    RECORD_HEADERS_MAX, ValidateRules, crc32c, parse_many, parse_single,
+    InspectRules, KeyRule, RECORD_HEADERS_MAX, ValidateRules, crc32c, parse_many, parse_single,
 };
 use proptest::prelude::*;
 
@@ -54,6 +54,10 @@ fn peak_bytes(body: impl FnOnce()) -> usize {
 }
 
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+const INSPECT: InspectRules = InspectRules {
+    output_bytes_max: OUTPUT_BYTES_MAX,
+    keys: KeyRule::Required,
+};
 /// A header's `(String, Option<Bytes>)`.
 const HEADER_BYTES: usize = 64;
 
@@ -68,10 +72,17 @@ fn digest(bytes: &Bytes) {
         for batch in parse_many(bytes.clone()).flatten() {
             let _ = batch.validate(&ValidateRules::client(1 << 20));
             let _ = (batch.header().next_offset(), batch.header().last_sequence());
+            let sound = batch.inspect(&INSPECT).is_ok();
+            let dense = batch.header().last_offset_delta == batch.header().record_count - 1;
             if let Ok(records) = batch.records(OUTPUT_BYTES_MAX) {
                 for record in records {
-                    let _ = record;
+                    assert!(record.is_ok() || !sound || !dense, "{record:?}");
                 }
+            } else {
+                assert!(
+                    !sound || batch.header().record_count < 0,
+                    "sound and not to be read"
+                );
             }
             let mut stamped = batch;
             stamped.set_log_append_time(i64::MAX);
@@ -166,6 +177,10 @@ proptest! {
     fn what_is_built_is_read_back(codec in codec(), fields in fields()) {
         let batch = build(codec, &fields);
         prop_assert_eq!(batch.validate(&ValidateRules::client(1 << 20)), Ok(()));
+        let inspected = batch.inspect(&INSPECT).expect("sound");
+        prop_assert_eq!(inspected.max_timestamp, batch.header().max_timestamp.max(-1));
+        let keyless = (0..).zip(&fields).filter(|(_, (_, key, ..))| key.is_none());
+        prop_assert_eq!(inspected.keyless, keyless.map(|(at, _)| at).collect::<Vec<i32>>());
         let again = Batch::parse(batch.to_bytes()).expect("parse");
         let records = again.records(1 << 20).expect("records");
         let read: Vec<Fields> = records

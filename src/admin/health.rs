@@ -1,8 +1,10 @@
 //! Is this node alive, ready, and is its cluster well? Each answer names its reasons.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use super::status::{NodeStatus, PartitionView};
+use super::status::{BrokenReplica, NodeStatus, PartitionView};
 
 /// The most partitions that an answer names one by one; the counts are always whole.
 pub const PARTITIONS_NAMED_MAX: usize = 20;
@@ -18,7 +20,7 @@ pub struct Readiness {
 /// The answer of `/health/cluster`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterHealth {
-    /// Every partition has a leader, and so has the controller.
+    /// Every partition has a leader, and so has the controller; and each replica of this node runs.
     pub healthy: bool,
     /// What is wrong, worst first; also lists what merely degrades (a replica out of sync).
     pub reasons: Vec<String>,
@@ -27,6 +29,8 @@ pub struct ClusterHealth {
     pub partitions: usize,
     pub partitions_leaderless: usize,
     pub partitions_under_replicated: usize,
+    /// Replicas of the node that was asked that do not run although they should.
+    pub replicas_broken: usize,
 }
 
 /// May clients be sent to this node?
@@ -71,6 +75,7 @@ pub fn cluster_health(status: &NodeStatus) -> ClusterHealth {
             names(&leaderless)
         ));
     }
+    reasons.extend(broken_reasons(&status.broken));
     if status.storage.is_disk_full {
         let free = status.storage.disk_free_bytes;
         reasons.push(format!(
@@ -92,14 +97,32 @@ pub fn cluster_health(status: &NodeStatus) -> ClusterHealth {
         ));
     }
     ClusterHealth {
-        healthy: is_ready && status.controller.is_some() && leaderless.is_empty(),
+        healthy: is_ready
+            && status.controller.is_some()
+            && leaderless.is_empty()
+            && status.broken.is_empty(),
         reasons,
         nodes: status.nodes.len(),
         nodes_unreachable: unreachable.len(),
         partitions: status.partitions.len(),
         partitions_leaderless: leaderless.len(),
         partitions_under_replicated: under_replicated.len(),
+        replicas_broken: status.broken.len(),
     }
+}
+
+/// One sentence for each reason: a failed disk ends a thousand replicas with the same one.
+fn broken_reasons(broken: &[BrokenReplica]) -> Vec<String> {
+    let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for replica in broken {
+        let names = by_reason.entry(&replica.reason).or_default();
+        names.push(replica.name.clone());
+    }
+    let sentences = by_reason.into_iter().map(|(reason, names)| {
+        let names = some_of(names);
+        format!("a replica of this node does not run ({names}): {reason}")
+    });
+    sentences.collect()
 }
 
 fn count_of(partitions: usize) -> String {
@@ -110,16 +133,17 @@ fn count_of(partitions: usize) -> String {
 }
 
 fn names(partitions: &[&PartitionView]) -> String {
-    let mut names: Vec<String> = partitions
+    let names = partitions
         .iter()
-        .take(PARTITIONS_NAMED_MAX)
-        .map(|partition| format!("{}/{}", partition.topic, partition.partition))
-        .collect();
-    if partitions.len() > PARTITIONS_NAMED_MAX {
-        names.push(format!(
-            "and {} more",
-            partitions.len() - PARTITIONS_NAMED_MAX
-        ));
+        .map(|partition| format!("{}/{}", partition.topic, partition.partition));
+    some_of(names.collect())
+}
+
+fn some_of(mut names: Vec<String>) -> String {
+    let more = names.len().saturating_sub(PARTITIONS_NAMED_MAX);
+    names.truncate(PARTITIONS_NAMED_MAX);
+    if more > 0 {
+        names.push(format!("and {more} more"));
     }
     names.join(", ")
 }
@@ -159,7 +183,7 @@ mod tests {
     #[test]
     fn each_trouble_is_named() {
         type Break = fn(&mut NodeStatus);
-        let cases: [(Break, bool, &str); 8] = [
+        let cases: [(Break, bool, &str); 9] = [
             (
                 |s| s.partitions[0].leader = None,
                 false,
@@ -179,6 +203,18 @@ mod tests {
                 |s| s.disk_failure = Some("I/O error".to_owned()),
                 false,
                 "the disk failed: I/O error",
+            ),
+            (
+                |s| {
+                    s.broken = ["t/0", "u/1"]
+                        .map(|name| BrokenReplica {
+                            name: name.to_owned(),
+                            reason: "its disk failed".to_owned(),
+                        })
+                        .to_vec();
+                },
+                false,
+                "a replica of this node does not run (t/0, u/1): its disk failed",
             ),
             (
                 |s| s.storage.is_disk_low = true,

@@ -3,6 +3,7 @@
 //! It runs on a small thread of its own, so that a scrape never takes time from a shard. It owns
 //! no state: whatever it shows, it asks for.
 
+mod connections;
 mod health;
 mod histogram;
 mod metrics;
@@ -17,6 +18,6 @@ pub use server::{
     LeadError, LeadFn, LeadRequest, Refusal, StatusFn, start,
 };
 pub use status::{
-    ApiStatus, KafkaStatus, LocalReplica, NodeStatus, NodeView, PartitionView, RaftStatus,
-    ShardStatus, StorageStatus,
+    ApiStatus, BrokenReplica, KafkaStatus, LocalReplica, NodeStatus, NodeView, PartitionView,
+    RaftStatus, ShardStatus, StorageStatus,
 };

@@ -22,20 +22,18 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use corduroy_env::{Env, Listener, Stream};
+use corduroy_env::Env;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use super::connections::{self, Limits};
 use super::health::{cluster_health, readiness};
 use super::metrics::{CONTENT_TYPE, Detail, render};
 use super::status::NodeStatus;
 
 /// How long the node may take to describe itself before it counts as stuck.
 pub const STATUS_WAIT_MAX: Duration = Duration::from_secs(3);
-
-/// Between two tries to accept after the system refused one (no descriptors left).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks the node for its status. Called from the admin thread.
 pub type StatusFn = Arc<dyn Fn() -> BoxFuture<'static, NodeStatus> + Send + Sync>;
@@ -98,7 +96,7 @@ pub struct LeadAnswer {
 pub enum LeadError {
     #[error("no partition {partition} of topic `{topic}`")]
     UnknownPartition { topic: String, partition: i32 },
-    #[error("node {node} holds no replica of it; replicas are on {replicas:?}")]
+    #[error("node {node} holds no replica of it; replicas are on {}", show_nodes(.replicas))]
     NotAReplica { node: i32, replicas: Vec<i32> },
     /// Only the leader can hand over.
     #[error("this node is not the leader")]
@@ -107,12 +105,18 @@ pub enum LeadError {
         /// The leader's admin port, to ask there.
         leader_admin: Option<SocketAddr>,
     },
-    #[error("node {node} is not in sync or does not answer")]
-    NotInSync { node: i32 },
+    /// It could not lead: out of sync, stopped, down. Nothing was tried.
+    #[error("{0}")]
+    NotInSync(String),
     #[error("the new leader did not take over in time")]
     TimedOut,
     #[error("{0}")]
     Other(String),
+}
+
+fn show_nodes(nodes: &[i32]) -> String {
+    let nodes: Vec<String> = nodes.iter().map(i32::to_string).collect();
+    nodes.join(", ")
 }
 
 /// The JSON body of every refusal.
@@ -196,14 +200,8 @@ pub fn start(env: &Env, listen: SocketAddr, services: AdminServices) -> io::Resu
                 }
             };
             let _ = bound_tx.send(Ok(addr));
-            let server = axum::serve(AdminListener { listener, addr }, router(services));
-            // Connections are dropped with the runtime: a scraper that hangs holds nothing up.
             tokio::select! {
-                result = server => {
-                    if let Err(error) = result {
-                        tracing::error!(%error, "the admin port stopped");
-                    }
-                }
+                () = connections::serve(listener, router(services), Limits::default()) => {}
                 _ = stop_rx => {}
             }
         });
@@ -218,32 +216,6 @@ pub fn start(env: &Env, listen: SocketAddr, services: AdminServices) -> io::Resu
         Err(_) => Err(io::Error::other(
             "the admin thread ended before it listened",
         )),
-    }
-}
-
-struct AdminListener {
-    listener: Listener,
-    addr: SocketAddr,
-}
-
-impl axum::serve::Listener for AdminListener {
-    type Io = Stream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Stream, SocketAddr) {
-        loop {
-            match self.listener.accept().await {
-                Ok(accepted) => return accepted,
-                Err(error) => {
-                    tracing::debug!(%error, "the admin port could not accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.addr)
     }
 }
 
@@ -408,7 +380,7 @@ fn refuse_lead(error: LeadError) -> Response {
         LeadError::UnknownPartition { .. } => StatusCode::NOT_FOUND,
         LeadError::NotAReplica { .. } => StatusCode::BAD_REQUEST,
         LeadError::NotLeader { .. } => StatusCode::MISDIRECTED_REQUEST,
-        LeadError::NotInSync { .. } => StatusCode::CONFLICT,
+        LeadError::NotInSync(_) => StatusCode::CONFLICT,
         LeadError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         LeadError::Other(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };

@@ -26,6 +26,8 @@ pub struct NodeStatus {
     pub is_isolated: bool,
     /// Why the disk takes nothing more: a flush failed. Never recovers within a process.
     pub disk_failure: Option<String>,
+    /// Replicas on this node that do not run although they should.
+    pub broken: Vec<BrokenReplica>,
     /// The node that leads the controller, if known.
     pub controller: Option<i32>,
     /// All nodes of the cluster, this one too.
@@ -52,6 +54,8 @@ pub struct NodeView {
     pub rack: Option<String>,
     /// The failure detector hears it.
     pub is_reachable: bool,
+    /// For how long it has not answered, if the failure detector holds it down.
+    pub down_seconds: Option<u64>,
 }
 
 /// A partition of the cluster. What only its replicas know is `None` elsewhere.
@@ -66,6 +70,15 @@ pub struct PartitionView {
     pub in_sync: Vec<i32>,
     /// The replica on this node, if there is one.
     pub local: Option<LocalReplica>,
+}
+
+/// A replica on this node that does not run although it should: nothing mends it by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BrokenReplica {
+    /// `topic/partition`, or "the controller".
+    pub name: String,
+    /// Why, in words.
+    pub reason: String,
 }
 
 /// The replica of a partition on this node.

@@ -22,6 +22,19 @@ const ROUNDS_MAX: usize = 3;
 pub struct Admins {
     first: SocketAddr,
     by_node: BTreeMap<i32, SocketAddr>,
+    members: Vec<Member>,
+}
+
+/// A member of the cluster, running or not, as an admin port shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Member {
+    pub node: i32,
+    /// Where clients reach it.
+    pub kafka: String,
+    pub rack: Option<String>,
+    admin: Option<String>,
+    /// For how long it has not answered the node that was asked.
+    pub down_seconds: Option<u64>,
 }
 
 impl Admins {
@@ -30,7 +43,13 @@ impl Admins {
         Admins {
             first: addr,
             by_node: BTreeMap::new(),
+            members: Vec::new(),
         }
+    }
+
+    /// All members of the cluster, those that do not run too; none where nobody was asked.
+    pub fn members(&self) -> &[Member] {
+        &self.members
     }
 
     /// Any of them.
@@ -47,13 +66,7 @@ impl Admins {
 /// The part of an admin port's `/v1/status` that we need.
 #[derive(Deserialize)]
 struct StatusBody {
-    nodes: Vec<NodeBody>,
-}
-
-#[derive(Deserialize)]
-struct NodeBody {
-    node: i32,
-    admin: Option<String>,
+    nodes: Vec<Member>,
 }
 
 /// Finds the admin ports of the cluster.
@@ -67,10 +80,14 @@ pub async fn find_admins(env: &Env, client: &Client) -> CliResult<Admins> {
             let Some(addr) = admin_of(client, broker).await else {
                 continue;
             };
-            if let Some(by_node) = ask_for_all(env, addr).await {
+            if let Some(members) = ask_for_all(env, addr).await {
+                let known = members.iter();
+                let by_node = known
+                    .filter_map(|member| Some((member.node, member.admin.as_ref()?.parse().ok()?)));
                 return Ok(Admins {
                     first: addr,
-                    by_node,
+                    by_node: by_node.collect(),
+                    members,
                 });
             }
         }
@@ -115,15 +132,10 @@ fn reachable(listen: SocketAddr, host: &str) -> Option<SocketAddr> {
     (host, listen.port()).to_socket_addrs().ok()?.next()
 }
 
-async fn ask_for_all(env: &Env, addr: SocketAddr) -> Option<BTreeMap<i32, SocketAddr>> {
+async fn ask_for_all(env: &Env, addr: SocketAddr) -> Option<Vec<Member>> {
     let answer = http::ask(env, addr, "GET", "/v1/status").await.ok()?;
     let status: StatusBody = serde_json::from_str(&answer.body).ok()?;
-    let known = status.nodes.into_iter();
-    Some(
-        known
-            .filter_map(|node| Some((node.node, node.admin?.parse().ok()?)))
-            .collect(),
-    )
+    Some(status.nodes)
 }
 
 #[cfg(test)]

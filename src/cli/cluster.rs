@@ -247,25 +247,39 @@ impl Snapshot {
             .iter()
             .map(|broker| reach(context, broker.host.clone(), broker.port));
         let reachable = futures::future::join_all(reachable).await;
-        let rows = self
-            .cluster
-            .brokers
-            .iter()
-            .zip(reachable)
-            .map(|(broker, reachable)| NodeRow {
-                node: broker.id,
-                address: format!("{}:{}", broker.host, broker.port),
-                rack: broker.rack.clone(),
-                controller: self.cluster.controller == Some(broker.id),
-                admin: admins
-                    .as_ref()
-                    .and_then(|admins| admins.of(broker.id))
-                    .map(|addr| addr.to_string()),
-                reachable,
-                leaders: leaders.get(&broker.id).copied().unwrap_or(0),
-                replicas: replicas.get(&broker.id).copied().unwrap_or(0),
-            });
-        Ok(rows.collect())
+        let row = |node: i32, address: String, rack: Option<String>| NodeRow {
+            node,
+            address,
+            rack,
+            controller: self.cluster.controller == Some(node),
+            admin: admins
+                .as_ref()
+                .and_then(|admins| admins.of(node))
+                .map(|addr| addr.to_string()),
+            reachable: false,
+            down_seconds: None,
+            leaders: leaders.get(&node).copied().unwrap_or(0),
+            replicas: replicas.get(&node).copied().unwrap_or(0),
+        };
+        let brokers = self.cluster.brokers.iter().zip(reachable);
+        let mut rows: BTreeMap<i32, NodeRow> = brokers
+            .map(|(broker, reachable)| {
+                let address = format!("{}:{}", broker.host, broker.port);
+                let row = row(broker.id, address, broker.rack.clone());
+                (broker.id, NodeRow { reachable, ..row })
+            })
+            .collect();
+        // Clients are not told of a node that is down; whoever looks after the cluster is, for as
+        // long as it is a member.
+        for member in admins.iter().flat_map(Admins::members) {
+            let known = rows
+                .entry(member.node)
+                .or_insert_with(|| row(member.node, member.kafka.clone(), member.rack.clone()));
+            if !known.reachable {
+                known.down_seconds = member.down_seconds;
+            }
+        }
+        Ok(rows.into_values().collect())
     }
 }
 

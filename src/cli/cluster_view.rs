@@ -18,6 +18,8 @@ pub struct NodeRow {
     pub admin: Option<String>,
     /// It answers us.
     pub reachable: bool,
+    /// For how long it has not answered the cluster, if it is down.
+    pub down_seconds: Option<u64>,
     /// Partitions that it leads.
     pub leaders: usize,
     /// Replicas that it holds.
@@ -37,22 +39,34 @@ pub fn nodes_text(nodes: &[NodeRow]) -> String {
     ]);
     for node in nodes {
         let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-        let state = match (node.reachable, node.controller) {
-            (false, _) => "unreachable",
-            (true, true) => "controller",
-            (true, false) => "up",
+        let state = match (node.reachable, node.down_seconds, node.controller) {
+            (false, Some(seconds), _) => format!("down {}", elapsed_text(seconds)),
+            (false, None, _) => "unreachable".to_owned(),
+            (true, _, true) => "controller".to_owned(),
+            (true, _, false) => "up".to_owned(),
         };
         grid.row([
             node.node.to_string(),
             node.address.clone(),
             dash(&node.rack),
-            state.to_owned(),
+            state,
             node.leaders.to_string(),
             node.replicas.to_string(),
             dash(&node.admin),
         ]);
     }
     grid.render()
+}
+
+/// For how long: the two largest units.
+fn elapsed_text(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {}m", minutes % 60),
+        (_, _, _) => format!("{days}d {}h", hours % 24),
+    }
 }
 
 /// The answer of `cluster health`: derived from metadata alone, so that it works on any cluster.
@@ -236,6 +250,20 @@ mod tests {
     }
 
     #[test]
+    fn how_long_a_node_is_down() {
+        let cases = [
+            (0, "0s"),
+            (59, "59s"),
+            (61, "1m 1s"),
+            (7_380, "2h 3m"),
+            (180_000, "2d 2h"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(elapsed_text(seconds), text);
+        }
+    }
+
+    #[test]
     fn the_status_for_people() {
         let status = StatusView {
             cluster_id: Some("c".to_owned()),
@@ -249,6 +277,7 @@ mod tests {
                     controller: true,
                     admin: Some("127.0.0.1:9644".to_owned()),
                     reachable: true,
+                    down_seconds: None,
                     leaders: 1,
                     replicas: 1,
                 },
@@ -259,6 +288,18 @@ mod tests {
                     controller: false,
                     admin: None,
                     reachable: false,
+                    down_seconds: None,
+                    leaders: 0,
+                    replicas: 1,
+                },
+                NodeRow {
+                    node: 3,
+                    address: "127.0.0.1:9094".to_owned(),
+                    rack: None,
+                    controller: false,
+                    admin: None,
+                    reachable: false,
+                    down_seconds: Some(75),
                     leaders: 0,
                     replicas: 1,
                 },
@@ -273,6 +314,7 @@ healthy, degraded: 2 nodes, 1 topic, 1 partition
 NODE  ADDRESS         RACK  STATE        LEADERS  REPLICAS  ADMIN
    1  127.0.0.1:9092  -     controller         1         1  127.0.0.1:9644
    2  127.0.0.1:9093  r1    unreachable        0         1  -
+   3  127.0.0.1:9094  -     down 1m 15s        0         1  -
 ";
         assert_eq!(status.text(), expected);
     }

@@ -28,6 +28,7 @@ mod start;
 mod time;
 mod topic;
 mod topic_view;
+mod waiting;
 
 use std::process::ExitCode;
 
@@ -144,11 +145,19 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
         Command::Start(_) => "info,openraft=off",
         _ => "error,openraft=off",
     };
-    logging::start(&cli.log, default_filter)?;
+    let env = Env::real();
+    // These wait for a cluster that may not be there; the others say themselves what they wait for.
+    let notice = match &cli.command {
+        Command::Topic(_) | Command::Produce(_) | Command::Consume(_) => {
+            Some(waiting::RetryNotice::new(env.clone()))
+        }
+        _ => None,
+    };
+    logging::start(&cli.log, default_filter, notice)?;
     #[cfg(feature = "planted-bugs")]
     planted::announce()?;
     let context = Context {
-        env: Env::real(),
+        env,
         connect: cli.connect,
     };
     let done = |()| ExitCode::from(EXIT_OK);
@@ -241,6 +250,8 @@ mod tests {
              --seeds 127.0.0.1:33145,127.0.0.1:33146 --admin-listen off --shards 2 --set a=b",
             "topic create orders -p 6 -r 3 -c min.insync.replicas=2",
             "topic describe orders -o json",
+            "topic add-partitions orders --to 12",
+            "topic add-partitions orders --by 2",
             "produce orders -K: -H a=b -p 3 -z lz4 --acks 1",
             "produce orders -f %k:%v\\n --brokers a:1,b:2",
             "consume orders -o -10 -n 5 -f %p",
@@ -266,6 +277,8 @@ mod tests {
             "topic",
             "consume",
             "consume t -o sometimes",
+            "topic add-partitions orders",
+            "topic add-partitions orders --to 8 --by 2",
             "produce t -z rar",
             "produce t --acks 2",
             "cluster health --wait soon",

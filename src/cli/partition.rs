@@ -71,6 +71,9 @@ pub(super) async fn run(context: &Context, command: PartitionCommand) -> CliResu
     }
 }
 
+/// The status of an answer about a node that could not lead.
+const NOT_IN_SYNC: u16 = 409;
+
 /// How many nodes we let point us to another one before we call it a circle.
 const REDIRECTS_MAX: usize = 4;
 
@@ -120,11 +123,16 @@ async fn lead(context: &Context, args: &LeadArgs) -> CliResult {
                 if let Some(leader) = refusal.leader {
                     error = error.fact("leader", format!("node {leader}"));
                 }
-                return Err(error
-                    .help(format!(
-                        "`corduroy topic describe {topic}` shows replicas and leaders"
-                    ))
-                    .into());
+                let help = if answer.status == NOT_IN_SYNC {
+                    format!(
+                        "choose a node that is in sync, or wait until `corduroy topic describe \
+                         {topic}` lists node {} in sync; its log says what keeps it out",
+                        args.node
+                    )
+                } else {
+                    format!("`corduroy topic describe {topic}` shows replicas and leaders")
+                };
+                return Err(error.help(help).into());
             }
         }
     }

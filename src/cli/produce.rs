@@ -370,8 +370,9 @@ fn progress_bar() -> ProgressBar {
         .ok()
         .filter(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
         .and_then(|stat| u64::try_from(stat.st_size).ok());
+    let is_dumb = std::env::var("TERM").is_ok_and(|terminal| terminal == "dumb");
     match size {
-        Some(size) if io::stderr().is_terminal() => {
+        Some(size) if io::stderr().is_terminal() && !is_dumb => {
             let bar = ProgressBar::new(size);
             if let Ok(style) = ProgressStyle::with_template(
                 "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta} left",

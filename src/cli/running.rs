@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use corduroy_env::Env;
 use corduroy_record::NodeId;
+use tokio::sync::oneshot;
 
 use crate::config::NodeConfig;
 use crate::node::{self, NodeHandle, StartError};
@@ -18,6 +19,7 @@ pub(crate) struct Running {
     kafka: SocketAddr,
     rpc: SocketAddr,
     admin: Option<SocketAddr>,
+    parted: Option<oneshot::Receiver<String>>,
 }
 
 impl Running {
@@ -26,13 +28,14 @@ impl Running {
     /// # Errors
     /// Why it does not.
     pub(crate) fn start(env: &Env, config: NodeConfig) -> Result<Running, StartError> {
-        let handle = node::start_with(env, config)?;
+        let mut handle = node::start_with(env, config)?;
         Ok(Running {
             env: env.clone(),
             node: handle.node_id(),
             kafka: handle.kafka_addr(),
             rpc: handle.rpc_addr(),
             admin: handle.admin_addr(),
+            parted: handle.take_parted(),
             handle: Some(handle),
         })
     }
@@ -51,6 +54,17 @@ impl Running {
 
     pub(crate) fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin
+    }
+
+    /// Waits until the cluster has parted with the node; returns why. For ever if it never does.
+    pub(crate) async fn parted(&mut self) -> String {
+        let Some(parted) = self.parted.as_mut() else {
+            return std::future::pending().await;
+        };
+        match parted.await {
+            Ok(reason) => reason,
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Ends it as SIGTERM does. Blocks: call it on a thread of its own.

@@ -14,6 +14,7 @@ use super::output::print;
 use super::running::Running;
 use crate::config::NodeConfig;
 use crate::config::source::split_pair;
+use crate::node::parted_text;
 
 /// A signal so soon after the first one is the same one: many a tool signals the process and its
 /// group.
@@ -144,7 +145,7 @@ async fn live(env: &Env, config: NodeConfig) -> CliResult<ExitCode> {
         let node_env = env.clone();
         beside(env, "start", move || Running::start(&node_env, config))?
     };
-    let handle = tokio::select! {
+    let mut handle = tokio::select! {
         started = &mut starting => match started {
             Ok(Ok(handle)) => handle,
             Ok(Err(error)) => return Err(CliError::failed(error.to_string()).into()),
@@ -159,7 +160,15 @@ async fn live(env: &Env, config: NodeConfig) -> CliResult<ExitCode> {
     // Nobody has to read where the node listens; it runs without an audience.
     let _ = print(&shown.greeting(&handle));
 
-    let name = stop().await;
+    let name = tokio::select! {
+        name = stop() => name,
+        reason = handle.parted() => {
+            let stopping = beside(env, "stop", move || handle.stop())?;
+            // Whoever else waits is told when it has ended; a second word is not needed.
+            let _ = tokio::time::timeout(STOP_WAIT_MAX, stopping).await;
+            return Err(CliError::failed(parted_text(&reason)).into());
+        }
+    };
     tracing::info!(
         signal = name,
         "stopping: handing leaderships over, flushing"

@@ -45,8 +45,8 @@ Examples:
     /// Add partitions to a topic; keys then go to other partitions than before
     #[command(after_help = "\
 Examples:
-  corduroy topic add-partitions orders 6        six more than there are
-  corduroy topic add-partitions orders --to 12  twelve altogether")]
+  corduroy topic add-partitions orders --to 12  twelve altogether
+  corduroy topic add-partitions orders --by 2   two more than there are")]
     AddPartitions(AddPartitionsArgs),
     /// Delete topics with all their records
     #[command(after_help = "\
@@ -149,14 +149,19 @@ pub struct AddPartitionsArgs {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// How many more
-    #[arg(value_name = "N", value_parser = clap::value_parser!(i32).range(1..), group = "how-many")]
-    more: Option<i32>,
-
-    /// How many altogether
+    /// How many altogether, as with Kafka's own tools
     #[arg(long, value_name = "TOTAL", value_parser = clap::value_parser!(i32).range(1..),
-          group = "how-many")]
+          group = "how-many", conflicts_with = "by")]
     to: Option<i32>,
+
+    /// How many more
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..),
+          group = "how-many")]
+    by: Option<i32>,
+
+    /// A number alone: it could mean either
+    #[arg(value_name = "N", hide = true, group = "how-many")]
+    unclear: Option<i32>,
 }
 
 #[derive(Debug, Args)]
@@ -205,7 +210,25 @@ impl FromStr for NodeList {
     }
 }
 
+impl AddPartitionsArgs {
+    /// Asks back before anything is done.
+    fn check(&self) -> CliResult {
+        let (Some(number), name) = (self.unclear, &self.name) else {
+            return Ok(());
+        };
+        let cause = format!("{number} altogether, or {number} more?");
+        let help = format!(
+            "`corduroy topic add-partitions {name} --to {number}` (altogether, as with Kafka's own \
+             tools) or `--by {number}` (more)"
+        );
+        Err(CliError::usage(cause).help(help).into())
+    }
+}
+
 pub(super) async fn run(context: &Context, command: TopicCommand) -> CliResult {
+    if let TopicCommand::AddPartitions(args) = &command {
+        args.check()?;
+    }
     let client = connect(context).await?;
     let admin = client.admin();
     match command {
@@ -267,7 +290,16 @@ async fn create(admin: &Admin, args: &CreateArgs) -> CliResult {
         };
         eprintln!("{what} topic {name}{size}");
     }
+    warn_of_idle(args.configs.iter());
     Ok(())
+}
+
+/// What Corduroy keeps and describes, for tools that expect it, and does nothing about yet.
+fn warn_of_idle<'a>(settings: impl Iterator<Item = &'a Setting>) {
+    let names = settings.map(|setting| setting.name.as_str());
+    for name in table::idle(Scope::Topic, names) {
+        eprintln!("warning: {name} is stored and described, and Corduroy does not act on it yet");
+    }
 }
 
 async fn list(admin: &Admin, args: &ListArgs) -> CliResult {
@@ -392,6 +424,7 @@ async fn alter(admin: &Admin, args: &AlterArgs) -> CliResult {
             "changed"
         }
     );
+    warn_of_idle(args.configs.iter().chain(&args.append));
     Ok(())
 }
 
@@ -402,7 +435,7 @@ async fn add_partitions(admin: &Admin, args: &AddPartitionsArgs) -> CliResult {
         .await
         .map_err(|error| client_error(&error, &format!("cannot find the topic `{name}`")))?;
     let now = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
-    let total = match (args.more, args.to) {
+    let total = match (args.by, args.to) {
         (Some(more), _) => now.saturating_add(more),
         (None, Some(total)) => total,
         (None, None) => return Err(CliError::usage("how many partitions?").into()),

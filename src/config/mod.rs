@@ -19,5 +19,5 @@ pub mod table;
 pub use effective::{Effective, Origin, SynonymValue};
 pub use key::{Allowed, ConfigKey, DefaultValue, Kind, Scope, Unit, ValueError};
 pub use node::NodeConfig;
-pub use resolved::{CleanupPolicy, ClusterConfigs, TimestampType, TopicConfigs};
+pub use resolved::{CleanupPolicy, ClusterConfigs, GroupConfigs, TimestampType, TopicConfigs};
 pub use source::{ConfigError, Layer, Layers};

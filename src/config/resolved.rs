@@ -117,6 +117,62 @@ pub struct ClusterConfigs {
     pub producer_expiration_ms: i64,
     /// `transaction.max.timeout.ms`
     pub transaction_max_timeout_ms: i32,
+    /// Consumer groups.
+    pub groups: GroupConfigs,
+}
+
+/// The settings of consumer groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupConfigs {
+    /// `offsets.topic.num.partitions`
+    pub topic_partitions: i32,
+    /// `offsets.topic.replication.factor`
+    pub topic_replication_factor: usize,
+    /// `offsets.topic.segment.bytes`
+    pub topic_segment_bytes: u32,
+    /// `offsets.retention.minutes`, in milliseconds
+    pub offsets_retention_ms: i64,
+    /// `offsets.retention.check.interval.ms`
+    pub offsets_retention_check: Duration,
+    /// `offset.metadata.max.bytes`
+    pub offset_metadata_max: usize,
+    /// `group.initial.rebalance.delay.ms`
+    pub initial_rebalance_delay: Duration,
+    /// `group.min.session.timeout.ms`
+    pub session_timeout_min: Duration,
+    /// `group.max.session.timeout.ms`
+    pub session_timeout_max: Duration,
+    /// `group.max.size`
+    pub members_max: usize,
+    /// `group.consumer.session.timeout.ms`
+    pub consumer_session_timeout: Duration,
+    /// `group.consumer.heartbeat.interval.ms`
+    pub consumer_heartbeat_interval: Duration,
+    /// `group.consumer.max.size`
+    pub consumer_members_max: usize,
+}
+
+impl GroupConfigs {
+    fn resolve(text: impl Fn(&str) -> String) -> GroupConfigs {
+        let millis =
+            |name: &str, otherwise: u64| Duration::from_millis(number(&text(name), otherwise));
+        GroupConfigs {
+            topic_partitions: number(&text("offsets.topic.num.partitions"), 50),
+            topic_replication_factor: number(&text("offsets.topic.replication.factor"), 3),
+            topic_segment_bytes: number(&text("offsets.topic.segment.bytes"), 104_857_600),
+            offsets_retention_ms: number::<i64>(&text("offsets.retention.minutes"), 10_080)
+                .saturating_mul(60_000),
+            offsets_retention_check: millis("offsets.retention.check.interval.ms", 600_000),
+            offset_metadata_max: number(&text("offset.metadata.max.bytes"), 4096),
+            initial_rebalance_delay: millis("group.initial.rebalance.delay.ms", 3000),
+            session_timeout_min: millis("group.min.session.timeout.ms", 6000),
+            session_timeout_max: millis("group.max.session.timeout.ms", 1_800_000),
+            members_max: number(&text("group.max.size"), i32::MAX as usize),
+            consumer_session_timeout: millis("group.consumer.session.timeout.ms", 45_000),
+            consumer_heartbeat_interval: millis("group.consumer.heartbeat.interval.ms", 5000),
+            consumer_members_max: number(&text("group.consumer.max.size"), i32::MAX as usize),
+        }
+    }
 }
 
 impl ClusterConfigs {
@@ -142,6 +198,7 @@ impl ClusterConfigs {
             delete_topics: number(&text("delete.topic.enable"), true),
             producer_expiration_ms: number(&text("producer.id.expiration.ms"), 86_400_000),
             transaction_max_timeout_ms: number(&text("transaction.max.timeout.ms"), 900_000),
+            groups: GroupConfigs::resolve(text),
         }
     }
 }

@@ -404,33 +404,71 @@ pub const CLUSTER: &[ConfigKey] = &[
         .doc("min.insync.replicas of the transactions' internal topic."),
     cluster("offsets.topic.num.partitions", Kind::Int, "50")
         .between(1, INT_MAX)
-        .doc("Partitions of the consumer groups' internal topic."),
+        .doc("Partitions of the consumer groups' internal topic, when it is created.")
+        .enforced(),
     cluster("offsets.topic.replication.factor", Kind::Int, "3")
         .between(1, 32_767)
-        .doc("Replicas of the consumer groups' internal topic."),
+        .doc(
+            "Replicas of the consumer groups' internal topic, when it is created; at most the \
+             number of nodes.",
+        )
+        .enforced(),
+    cluster("offsets.topic.segment.bytes", Kind::Int, "104857600")
+        .unit(Unit::Bytes)
+        .between(1, INT_MAX)
+        .doc(
+            "Segment size of the consumer groups' internal topic, when it is created. Once a \
+             segment is full, live groups and offsets are written again and older ones go.",
+        )
+        .enforced(),
     cluster("offsets.retention.minutes", Kind::Int, "10080")
         .unit(Unit::Minutes)
         .between(1, INT_MAX)
-        .doc("Committed offsets of an empty group are kept this long."),
+        .doc("Committed offsets of an empty group are kept this long.")
+        .enforced(),
+    cluster("offsets.retention.check.interval.ms", Kind::Long, "600000")
+        .unit(Unit::Millis)
+        .between(1, LONG_MAX)
+        .doc("How often expired offsets are looked for.")
+        .enforced(),
     cluster("offset.metadata.max.bytes", Kind::Int, "4096")
         .unit(Unit::Bytes)
         .between(0, INT_MAX)
-        .doc("The longest metadata text of an offset commit."),
+        .doc("The longest metadata text of an offset commit.")
+        .enforced(),
     cluster("group.initial.rebalance.delay.ms", Kind::Int, "3000")
         .unit(Unit::Millis)
         .between(0, INT_MAX)
-        .doc("How long the first rebalance of an empty group waits for more members."),
+        .doc("How long the first rebalance of an empty group waits for more members.")
+        .enforced(),
     cluster("group.min.session.timeout.ms", Kind::Int, "6000")
         .unit(Unit::Millis)
         .between(1, INT_MAX)
-        .doc("The shortest session timeout that a group member may ask for."),
+        .doc("The shortest session timeout that a group member may ask for.")
+        .enforced(),
     cluster("group.max.session.timeout.ms", Kind::Int, "1800000")
         .unit(Unit::Millis)
         .between(1, INT_MAX)
-        .doc("The longest session timeout that a group member may ask for."),
+        .doc("The longest session timeout that a group member may ask for.")
+        .enforced(),
     cluster("group.max.size", Kind::Int, "2147483647")
         .between(1, INT_MAX)
-        .doc("The most members of one group."),
+        .doc("The most members of one group.")
+        .enforced(),
+    cluster("group.consumer.session.timeout.ms", Kind::Int, "45000")
+        .unit(Unit::Millis)
+        .between(1, INT_MAX)
+        .doc("A member of the consumer protocol that is silent for this long is removed.")
+        .enforced(),
+    cluster("group.consumer.heartbeat.interval.ms", Kind::Int, "5000")
+        .unit(Unit::Millis)
+        .between(1, INT_MAX)
+        .doc("How often members of the consumer protocol are told to send heartbeats.")
+        .enforced(),
+    cluster("group.consumer.max.size", Kind::Int, "2147483647")
+        .between(1, INT_MAX)
+        .doc("The most members of one group of the consumer protocol.")
+        .enforced(),
 ];
 
 /// One topic, live: CreateTopics and IncrementalAlterConfigs on the topic resource.

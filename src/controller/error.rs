@@ -12,6 +12,14 @@ use uuid::Uuid;
 
 use super::requests::Refusal;
 
+/// The last words of a node that its cluster has parted with.
+pub fn parted_text(reason: &str) -> String {
+    format!(
+        "this node stops: {reason}\n  help    its data directory cannot join again; start a new node \
+         with an empty --data-dir and a fresh --node-id, or without --node-id"
+    )
+}
+
 /// Why a node does not start: identity, formation, joining. Each message says what was found and
 /// what to do.
 #[derive(Debug, Error)]
@@ -31,6 +39,9 @@ pub enum ControllerError {
         /// Whose it should be.
         asked: NodeId,
     },
+    /// The node was a member once.
+    #[error("{}", parted_text(.0))]
+    Parted(String),
     /// The identity file cannot be read or written.
     #[error("cannot use the identity file {path}: {source}\n  help    check the disk and the permissions of --data-dir", path = path.display())]
     IdentityIo {

@@ -35,8 +35,8 @@ const ROUND_PAUSE: Duration = Duration::from_millis(200);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a join may take: it waits for the controller's leader.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Rounds between two words to the person who waits.
-const ROUNDS_PER_WORD: u32 = 15;
+/// Time between two words to the person who waits.
+const WORD_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Where this node is reached, known once its listeners are bound.
 #[derive(Clone, Debug)]
@@ -167,7 +167,8 @@ impl Formation {
     }
 
     async fn meet_seeds(&self) -> Result<Identity, ControllerError> {
-        let mut round = 0;
+        let started = self.0.env.now();
+        let mut told_at = None;
         let mut place = Place::Unknown;
         loop {
             let presences = self.probe_all().await;
@@ -183,15 +184,17 @@ impl Formation {
                 // Without an existing cluster the lists have to agree.
                 Step::Wait => self.disagreement()?,
             }
-            if round % ROUNDS_PER_WORD == 0 {
-                self.tell(&presences, place);
+            let now = self.0.env.now();
+            if told_at.is_none_or(|at| now.duration_since(at) >= WORD_INTERVAL) {
+                self.tell(&presences, place, now.duration_since(started));
+                told_at = Some(now);
             }
-            round += 1;
             self.0.env.sleep(ROUND_PAUSE).await;
         }
     }
 
-    fn tell(&self, presences: &[Option<Presence>], place: Place) {
+    fn tell(&self, presences: &[Option<Presence>], place: Place, waited: Duration) {
+        let seconds = waited.as_secs();
         let silent: Vec<String> = self
             .0
             .seeds
@@ -201,9 +204,26 @@ impl Formation {
             .map(|(seed, _)| seed.to_string())
             .collect();
         match place {
-            Place::Newcomer => info!("waiting for the cluster's controller to take this node in"),
+            Place::Newcomer => {
+                warn!(
+                    waited_seconds = seconds,
+                    "waiting for the cluster's controller to take this node in; it needs a \
+                     majority of its members. Clients are turned away until then"
+                );
+            }
             Place::Unknown if silent.is_empty() => info!("the seeds are forming a cluster"),
-            Place::Unknown => info!(silent = silent.join(","), "waiting for seeds"),
+            // A moment is normal: nodes do not start at the same time.
+            Place::Unknown if waited < WORD_INTERVAL => {
+                info!(silent = silent.join(","), "waiting for seeds");
+            }
+            Place::Unknown => {
+                warn!(
+                    silent = silent.join(","),
+                    waited_seconds = seconds,
+                    "waiting for seeds that do not answer: a cluster forms once all have. Start \
+                     these nodes, or check --seeds. Clients are turned away until then"
+                );
+            }
         }
     }
 

@@ -138,6 +138,8 @@ pub struct MetadataImage {
     pub topic_names: BTreeMap<TopicId, String>,
     /// What was set for the whole cluster.
     pub cluster_configs: BTreeMap<String, String>,
+    /// Producer ids below it have been handed out, in blocks; none at or above it has.
+    pub producer_ids_end: i64,
 }
 
 impl MetadataImage {

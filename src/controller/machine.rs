@@ -106,7 +106,8 @@ impl StateMachine for ControllerMachine {
                 is_self,
             } => {
                 let node = leader.map(|(_, node)| node);
-                info!(%term, leader = ?node.map(NodeId::get), is_self, "the controller's leader");
+                let shown = node.map_or_else(|| "none".to_owned(), |node| node.to_string());
+                info!(%term, leader = %shown, is_self, "the controller's leader");
                 (self.hooks.leader_changed)(node);
             }
             ReplicaEvent::Stopped { reason } => {

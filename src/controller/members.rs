@@ -1,7 +1,8 @@
 //! Which replicas of the controller vote: five at most; on every other node one learns.
 //!
-//! More voters would not make the metadata safer, only every change of it slower. A learner has the
-//! whole log, so one becomes a voter as soon as a voter leaves.
+//! More voters would not make the metadata safer, only every change of it slower. The same goes for
+//! a fourth: of four, as of three, one may be lost, but a change needs three of them. So three vote
+//! until there are five. A learner has the whole log, so one becomes a voter as soon as it is needed.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,8 @@ use corduroy_record::{NodeId, ReplicaId};
 
 /// Voters of the controller's group: two of them may be lost.
 pub(super) const VOTERS_MAX: usize = 5;
+/// Up to so many nodes all vote.
+const VOTERS_MIN: usize = 3;
 
 /// The members of the controller's group as they shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,28 +53,35 @@ pub(super) fn next_members(
         return Some(next);
     }
     // A newcomer that is down from its first moment would only make majorities harder to reach.
-    let waiting: Vec<(ReplicaId, NodeId)> = nodes
+    let is_among =
+        |members: &[(ReplicaId, NodeId)], id: ReplicaId| members.iter().any(|m| m.0 == id);
+    let mut waiting: Vec<(ReplicaId, NodeId)> = nodes
         .iter()
         .map(|(replica, node)| (*replica, *node))
-        .filter(|(replica, node)| {
-            let votes = next.voters.iter().any(|(id, _)| id == replica);
-            let learns = next.learners.iter().any(|(id, _)| id == replica);
-            let wanted = if next.voters.len() < VOTERS_MAX {
-                !votes
-            } else {
-                !votes && !learns
-            };
-            wanted && !is_down(*node)
-        })
+        .filter(|(replica, node)| !is_among(&next.voters, *replica) && !is_down(*node))
         .collect();
+    let promotes = is_vote_wanted(next.voters.len(), waiting.len());
+    if !promotes {
+        waiting.retain(|(replica, _)| !is_among(&next.learners, *replica));
+    }
     let (replica, node) = *waiting.get(attempt.checked_rem(waiting.len())?)?;
-    if next.voters.len() < VOTERS_MAX {
+    if promotes {
         next.learners.retain(|(id, _)| *id != replica);
         next.voters.push((replica, node));
     } else {
         next.learners.push((replica, node));
     }
     Some(next)
+}
+
+/// Whether one more shall vote: an even number of voters is only passed through.
+fn is_vote_wanted(voters: usize, waiting: usize) -> bool {
+    let needed = if voters < VOTERS_MIN || voters.is_multiple_of(2) {
+        1
+    } else {
+        2
+    };
+    voters < VOTERS_MAX && waiting >= needed
 }
 
 #[cfg(test)]
@@ -102,6 +112,26 @@ mod tests {
             (&[1], &[], &[1, 2, 3], 0, Some((&[1, 2], &[]))),
             (&[1], &[], &[1, 2, 3], 1, Some((&[1, 3], &[]))),
             (&[1], &[], &[1, 2, 3], 2, Some((&[1, 2], &[]))),
+            // The fourth learns until there is a fifth; then both vote, one after the other.
+            (&[1, 2, 3], &[], &[1, 2, 3, 4], 0, Some((&[1, 2, 3], &[4]))),
+            (&[1, 2, 3], &[4], &[1, 2, 3, 4], 0, None),
+            (&[1, 2, 3], &[4], &[1, 2, 3], 0, Some((&[1, 2, 3], &[]))),
+            (&[1, 2, 3], &[4], &[1, 2, 3, 4, 9], 0, None),
+            (
+                &[1, 2, 3],
+                &[4],
+                &[1, 2, 3, 4, 5],
+                0,
+                Some((&[1, 2, 3, 4], &[])),
+            ),
+            (
+                &[1, 2, 3, 4],
+                &[],
+                &[1, 2, 3, 4, 5],
+                0,
+                Some((&[1, 2, 3, 4, 5], &[])),
+            ),
+            (&[1, 2, 3, 4], &[], &[1, 2, 3, 4], 0, None),
             // The sixth and seventh learn, and stay.
             (&[1, 2, 3, 4, 5], &[], &[1, 2, 3, 4, 5], 0, None),
             (

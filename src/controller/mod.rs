@@ -33,7 +33,7 @@ pub mod state;
 pub mod topic_name;
 
 pub use calls::SERVICE_CONTROLLER;
-pub use error::{ControllerError, RequestError, TopicError};
+pub use error::{ControllerError, RequestError, TopicError, parted_text};
 pub use formation::{Addresses, Formation};
 pub use handle::{ControllerHandle, ControllerInbox};
 pub use identity::{Founding, IDENTITY_FILE, Identity, IdentityFile};

@@ -38,10 +38,14 @@ const SEGMENTS_KEPT: usize = 2;
 const CALL_MAX: Duration = Duration::from_secs(10);
 /// How often the controller looks around although nothing has rung.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a node that has been removed still gets the log: at least a heartbeat, which tells it that
+/// its removal is committed.
+const PARTING_PAUSE: Duration = Duration::from_secs(1);
 /// How long a new replica may take to catch up before the next newcomer has its turn.
 const CATCH_UP_MAX: Duration = Duration::from_secs(10);
-/// How long a node that the cluster refuses waits before it asks, and says so, again.
-const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+/// A node that has heard no leader of the controller for so long asks the others whether it is still
+/// a member, as often.
+const MEMBERSHIP_DOUBT: Duration = Duration::from_secs(10);
 /// How often the log is asked whether it has met damage.
 const DAMAGE_LOOK: Duration = Duration::from_secs(2);
 /// How long a seed may take to say where it is.
@@ -80,6 +84,8 @@ struct Shared {
     claim: NodeClaim,
     /// The image's version that shows this node as it is now, once the cluster has said it.
     admitted: Cell<Option<u64>>,
+    /// Why this node is no member (any more), once the cluster has said it. Final.
+    parted: RefCell<Option<String>>,
 }
 
 /// The controller's replica of this node with its tasks. Clone = another handle.
@@ -144,6 +150,7 @@ impl Controller {
             seeds: parts.config.seeds.clone(),
             claim,
             admitted: Cell::new(None),
+            parted: RefCell::default(),
         }));
         env.spawn_local(service.serve(parts.inbox));
         env.spawn_local(controller.clone().tend_membership());
@@ -172,6 +179,25 @@ impl Controller {
             }
             changed.await;
         }
+    }
+
+    /// Waits until the cluster has said that this node is no member (any more); returns why. Ids
+    /// never return, so it is one never again.
+    pub async fn parted(&self) -> String {
+        loop {
+            let mut changed = std::pin::pin!(self.0.service.changed.notified());
+            changed.as_mut().enable();
+            if let Some(reason) = self.0.parted.borrow().clone() {
+                return reason;
+            }
+            changed.await;
+        }
+    }
+
+    fn part(&self, reason: String) {
+        error!(reason, "this node is no member of the cluster");
+        *self.0.parted.borrow_mut() = Some(reason);
+        self.0.service.changed.notify_waiters();
     }
 
     /// The image as of the last applied entry; a copy.
@@ -337,18 +363,23 @@ impl Controller {
         let Some(next) = next_members(&members, &nodes, is_down, attempt) else {
             return;
         };
-        let nodes_of = |members: &[(ReplicaId, NodeId)]| -> Vec<i32> {
-            members.iter().map(|(_, node)| node.get()).collect()
+        let nodes_of = |members: &[(ReplicaId, NodeId)]| -> String {
+            let nodes: Vec<String> = members.iter().map(|(_, node)| node.to_string()).collect();
+            nodes.join(",")
         };
         let (voters, learners) = (nodes_of(&next.voters), nodes_of(&next.learners));
+        if members.iter().any(|(id, node, _)| !nodes.contains_key(id) && !is_down(*node)) {
+            // Whoever leaves gets to know it from the log, if it is there; then it gets no more.
+            service.env.sleep(PARTING_PAUSE).await;
+        }
         let changed = service
             .replica()
             .arrange_members(next.voters, &next.learners, CATCH_UP_MAX)
             .await;
         match changed {
-            Ok(()) => info!(?voters, ?learners, "the controller's members changed"),
+            Ok(()) => info!(%voters, %learners, "the controller's members changed"),
             Err(error) => {
-                debug!(?voters, ?learners, %error, "the controller's members did not change yet")
+                debug!(%voters, %learners, %error, "the controller's members did not change yet")
             }
         }
     }
@@ -363,10 +394,27 @@ impl Controller {
             let members = identity.members.iter();
             members.map(|node| NodeId::new(node.id)).collect()
         };
+        let mut asked_at = service.env.now();
         loop {
             let mut changed = std::pin::pin!(service.changed.notified());
             changed.as_mut().enable();
             let image = self.image();
+            let admitted = self.0.admitted.get();
+            if admitted.is_some_and(|admitted| image.version >= admitted)
+                && !image.nodes.contains_key(&service.node)
+            {
+                self.part(format!("node {} was decommissioned", service.node));
+                return;
+            }
+            let silence = service.replica().leader_silent_for();
+            if admitted.is_some()
+                && silence >= MEMBERSHIP_DOUBT
+                && service.env.now().duration_since(asked_at) >= MEMBERSHIP_DOUBT
+            {
+                // A node that was away while it was removed is told of nothing any more.
+                asked_at = service.env.now();
+                service.env.spawn_local(self.clone().ask_whether_member());
+            }
             if image.nodes.is_empty() {
                 // Nothing is known of the cluster yet.
                 if service.replica().view().leader.is_none() {
@@ -466,13 +514,11 @@ impl Controller {
                     return;
                 }
                 Ok(Reply::Refused(refusal)) => {
-                    let pause = if ErrorCode::from_code(refusal.code).is_retriable() {
-                        LOOK_INTERVAL
-                    } else {
-                        error!(reason = refusal.message, "the cluster refuses this node");
-                        REFUSED_PAUSE
-                    };
-                    service.env.sleep(pause).await;
+                    if !ErrorCode::from_code(refusal.code).is_retriable() {
+                        self.part(refusal_reason(&refusal.message));
+                        return;
+                    }
+                    service.env.sleep(LOOK_INTERVAL).await;
                 }
                 Ok(_) => service.env.sleep(LOOK_INTERVAL).await,
                 Err(RequestError::Stopping) => return,
@@ -481,6 +527,32 @@ impl Controller {
                     // A replica that has stopped says so at once, and for ever.
                     service.env.sleep(LOOK_INTERVAL).await;
                 }
+            }
+        }
+    }
+
+    /// Asks the other members, as a stranger would, to take this node in.
+    async fn ask_whether_member(self) {
+        let service = &self.0.service;
+        let others: Vec<SocketAddr> = {
+            let identity = self.0.identity.borrow();
+            let members = identity.members.iter().map(|node| node.rpc);
+            members.filter(|rpc| *rpc != self.0.claim.rpc).collect()
+        };
+        for rpc in others {
+            let join = Call::Join {
+                request: *service.env.random_uuid().as_bytes(),
+                claim: self.0.claim.clone(),
+            };
+            match formation::call(&service.env, rpc, &join, MEMBERSHIP_DOUBT).await {
+                Some(Answer::Reply(Reply::Refused(refusal)))
+                    if !ErrorCode::from_code(refusal.code).is_retriable() =>
+                {
+                    self.part(refusal_reason(&refusal.message));
+                    return;
+                }
+                Some(Answer::Reply(_)) => return,
+                _ => {}
             }
         }
     }
@@ -544,6 +616,12 @@ impl Controller {
             }
         }
     }
+}
+
+/// A refusal without its advice, which is for a node that has no data directory yet.
+fn refusal_reason(message: &str) -> String {
+    let lines = message.lines().filter(|line| !line.starts_with("  help"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn founders(identity: &Identity) -> Vec<(ReplicaId, NodeId)> {

@@ -226,6 +226,7 @@ impl ControllerState {
                     .map(|t| (TopicId::from_bytes(t.id), t.name.clone()))
                     .collect(),
                 cluster_configs: tables.cluster_configs.clone(),
+                producer_ids_end: tables.next_producer,
             },
             replicas: BTreeMap::new(),
             tables,
@@ -297,7 +298,7 @@ impl ControllerState {
             }
             Change::ProducerIdsTaken { next } => {
                 self.tables.next_producer = self.tables.next_producer.max(*next);
-                return Ok(false);
+                self.image.producer_ids_end = self.tables.next_producer;
             }
         }
         Ok(true)

@@ -151,10 +151,11 @@ pub async fn serve_connection(shard: Rc<Shard>, stream: Stream) {
     tokio::select! {
         result = reader => {
             if let Err(error) = result {
+                let client = context.peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
                 if error.kind() == io::ErrorKind::InvalidData {
-                    warn!(client = ?context.peer, %error, "closing a client's connection");
+                    warn!(%client, %error, "closing a client's connection");
                 } else {
-                    debug!(client = ?context.peer, %error, "a client's connection broke");
+                    debug!(%client, %error, "a client's connection broke");
                 }
             } else {
                 writer.await;

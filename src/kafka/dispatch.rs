@@ -13,7 +13,7 @@ use tracing::trace;
 use super::connection::{Reply, ReplyFuture};
 use super::context::KafkaContext;
 use super::{
-    api_versions, cluster, configs, fetch, metadata, offsets, produce, producer_ids, topics,
+    api_versions, cluster, configs, fetch, groups, metadata, offsets, produce, producer_ids, topics,
 };
 use crate::walk::WALK;
 
@@ -83,6 +83,58 @@ pub async fn start(context: &KafkaContext, frame: Bytes) -> io::Result<(i16, Rep
         Request::DescribeCluster(request) => Box::pin(async move {
             let response = cluster::describe_cluster(&ctx, &header, request).await;
             encoded(&header, &Response::DescribeCluster(response))
+        }),
+        Request::FindCoordinator(request) => Box::pin(async move {
+            let response = groups::find_coordinator(&ctx, &header, request).await;
+            encoded(&header, &Response::FindCoordinator(response))
+        }),
+        Request::JoinGroup(request) => Box::pin(async move {
+            let response = groups::join_group(&ctx, &header, request).await;
+            encoded(&header, &Response::JoinGroup(response))
+        }),
+        Request::SyncGroup(request) => Box::pin(async move {
+            let response = groups::sync_group(&ctx, &header, request).await;
+            encoded(&header, &Response::SyncGroup(response))
+        }),
+        Request::Heartbeat(request) => Box::pin(async move {
+            let response = groups::heartbeat(&ctx, &header, request).await;
+            encoded(&header, &Response::Heartbeat(response))
+        }),
+        Request::LeaveGroup(request) => Box::pin(async move {
+            let response = groups::leave_group(&ctx, &header, request).await;
+            encoded(&header, &Response::LeaveGroup(response))
+        }),
+        Request::OffsetCommit(request) => Box::pin(async move {
+            let response = groups::offset_commit(&ctx, &header, request).await;
+            encoded(&header, &Response::OffsetCommit(response))
+        }),
+        Request::OffsetFetch(request) => Box::pin(async move {
+            let response = groups::offset_fetch(&ctx, &header, request).await;
+            encoded(&header, &Response::OffsetFetch(response))
+        }),
+        Request::OffsetDelete(request) => Box::pin(async move {
+            let response = groups::offset_delete(&ctx, &header, request).await;
+            encoded(&header, &Response::OffsetDelete(response))
+        }),
+        Request::ListGroups(request) => Box::pin(async move {
+            let response = groups::list_groups(&ctx, &header, request).await;
+            encoded(&header, &Response::ListGroups(response))
+        }),
+        Request::DescribeGroups(request) => Box::pin(async move {
+            let response = groups::describe_groups(&ctx, &header, request).await;
+            encoded(&header, &Response::DescribeGroups(response))
+        }),
+        Request::DeleteGroups(request) => Box::pin(async move {
+            let response = groups::delete_groups(&ctx, &header, request).await;
+            encoded(&header, &Response::DeleteGroups(response))
+        }),
+        Request::ConsumerGroupHeartbeat(request) => Box::pin(async move {
+            let response = groups::consumer_group_heartbeat(&ctx, &header, request).await;
+            encoded(&header, &Response::ConsumerGroupHeartbeat(response))
+        }),
+        Request::ConsumerGroupDescribe(request) => Box::pin(async move {
+            let response = groups::consumer_group_describe(&ctx, &header, request).await;
+            encoded(&header, &Response::ConsumerGroupDescribe(response))
         }),
     };
     Ok((api_key, reply))

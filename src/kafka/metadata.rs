@@ -15,8 +15,10 @@ use corduroy_record::{GroupId, NodeId, TopicId};
 use uuid::Uuid;
 
 use crate::controller::{MetadataImage, NewTopic, NodeInfo, TopicInfo};
+use crate::group::CONSUMER_OFFSETS;
 
 use super::context::KafkaContext;
+use super::groups::offsets_topic;
 
 /// First version that may ask by topic id, and leave the name out.
 const TOPIC_IDS_SINCE: i16 = 12;
@@ -299,7 +301,11 @@ async fn create_missing(
     if missing.is_empty() {
         return BTreeMap::new();
     }
-    let new = missing.iter().map(NewTopic::with_defaults).collect();
+    let new = missing.iter().map(|name| match name.as_str() {
+        CONSUMER_OFFSETS => offsets_topic(ctx),
+        name => NewTopic::with_defaults(name),
+    });
+    let new = new.collect();
     let results = ctx.controller.create_topics(new, false, LEADERS_WAIT).await;
     let mut refused = BTreeMap::new();
     let mut groups = Vec::new();

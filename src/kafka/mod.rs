@@ -7,6 +7,7 @@
 //! | `produce`, `fetch`, `offsets` | the data path |
 //! | `metadata`, `api_versions`, `producer_ids` | what clients ask first |
 //! | `topics`, `configs`, `cluster` | administration |
+//! | `groups` | consumer groups |
 
 mod api_versions;
 mod cluster;
@@ -15,6 +16,7 @@ mod connection;
 mod context;
 mod dispatch;
 mod fetch;
+mod groups;
 mod metadata;
 mod offsets;
 mod produce;

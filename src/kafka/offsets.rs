@@ -22,6 +22,9 @@ use super::topics::named_twice;
 /// First version of ListOffsets whose answer names the leader's epoch.
 const LEADER_EPOCH_SINCE: i16 = 4;
 
+/// First version of ListOffsets whose clients know OFFSET_NOT_AVAILABLE (KIP-207).
+const OFFSET_NOT_AVAILABLE_SINCE: i16 = 5;
+
 /// One question per partition of a request, sent to the shards that own them; answers in order.
 async fn ask<Q, A>(
     ctx: &KafkaContext,
@@ -181,7 +184,7 @@ fn found(
                 .counters()
                 .failed(header.api_key, error.code.name());
             response
-                .with_error_code(error.code.code())
+                .with_error_code(code_for(header.api_version, error.code).code())
                 .with_offset(-1)
                 .with_timestamp(-1)
         }
@@ -189,6 +192,16 @@ fn found(
             .with_error_code(ErrorCode::UnknownServerError.code())
             .with_offset(-1)
             .with_timestamp(-1),
+    }
+}
+
+/// An error in the words of a version, as Kafka puts it.
+fn code_for(version: i16, code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::OffsetNotAvailable if version < OFFSET_NOT_AVAILABLE_SINCE => {
+            ErrorCode::LeaderNotAvailable
+        }
+        code => code,
     }
 }
 
@@ -255,5 +268,44 @@ fn epoch_end(
             .with_error_code(ErrorCode::UnknownServerError.code())
             .with_leader_epoch(-1)
             .with_end_offset(-1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_clients_hear_of_no_error_that_they_do_not_know() {
+        let cases = [
+            (
+                1,
+                ErrorCode::OffsetNotAvailable,
+                ErrorCode::LeaderNotAvailable,
+            ),
+            (
+                4,
+                ErrorCode::OffsetNotAvailable,
+                ErrorCode::LeaderNotAvailable,
+            ),
+            (
+                5,
+                ErrorCode::OffsetNotAvailable,
+                ErrorCode::OffsetNotAvailable,
+            ),
+            (
+                9,
+                ErrorCode::OffsetNotAvailable,
+                ErrorCode::OffsetNotAvailable,
+            ),
+            (
+                1,
+                ErrorCode::NotLeaderOrFollower,
+                ErrorCode::NotLeaderOrFollower,
+            ),
+        ];
+        for (version, code, want) in cases {
+            assert_eq!(code_for(version, code), want, "version {version}");
+        }
     }
 }

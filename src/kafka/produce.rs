@@ -13,8 +13,8 @@ use corduroy_protocol::messages::{
 };
 use corduroy_protocol::{ErrorCode, RequestHeader, Response, StrBytes};
 use corduroy_record::{
-    Batch, BatchError, Compression, ControlRule, GroupId, LeaderEpoch, NodeId, TimestampType,
-    ValidateRules, ZstdRule, parse_single,
+    Batch, BatchError, Compression, ControlRule, GroupId, InspectRules, Inspected, KeyRule,
+    LeaderEpoch, NodeId, TimestampType, ValidateRules, ZstdRule, parse_single,
 };
 use futures::future::join_all;
 use tokio::sync::oneshot;
@@ -36,16 +36,22 @@ const ZSTD_SINCE: i16 = 7;
 const LEADER_HINTS_SINCE: i16 = 10;
 /// A client's timeout, at most; longer ones are cut.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
-/// Records of a compacted topic's batch are looked at within this budget.
-const KEY_CHECK_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What the records of a compressed batch may become, whatever its size. They are not kept; the
+/// limit is on the time that a small batch can cost.
+const OUTPUT_BYTES_MAX_FLOOR: usize = 64 * 1024 * 1024;
+/// The same as a multiple of a large batch's size, beyond what records compress to.
+const OUTPUT_RATIO_MAX: usize = 32;
 
 /// One partition's answer.
 type Outcome = Result<Produced, Refusal>;
 
-/// A refusal with the records that caused it.
+/// A refusal with the records that caused it (KIP-467).
 struct Refusal {
     error: PartitionError,
+    /// Their places in the batch.
     records: Vec<i32>,
+    /// What is wrong with each of them.
+    what: &'static str,
 }
 
 impl From<PartitionError> for Refusal {
@@ -53,6 +59,7 @@ impl From<PartitionError> for Refusal {
         Refusal {
             error,
             records: Vec::new(),
+            what: "",
         }
     }
 }
@@ -107,7 +114,7 @@ pub async fn start(
                     ErrorCode::TransactionalIdAuthorizationFailed,
                     "transactions are not served yet".to_owned(),
                 )),
-                (Ok(_), false) => check(route, partition.index, partition.records, zstd),
+                (Ok(_), false) => check(route, partition.index, partition.records, zstd).await,
             };
             let place = match checked {
                 Err(refusal) => Place::Refused(refusal),
@@ -236,8 +243,9 @@ fn refusal(code: ErrorCode, message: String) -> Refusal {
     PartitionError::new(code, message).into()
 }
 
-/// All that a batch must be, checked once, on the connection's shard.
-fn check(
+/// All that a batch must be, checked once, on the connection's shard. A long look inside makes
+/// room for the shard's other work now and then.
+async fn check(
     route: Option<Route>,
     partition: i32,
     records: Option<Bytes>,
@@ -257,7 +265,7 @@ fn check(
             "the request holds no batch".to_owned(),
         )
     })?;
-    let batch = parse_single(records).map_err(|error| batch_refusal(&error))?;
+    let mut batch = parse_single(records).map_err(|error| batch_refusal(&error))?;
     let rules = ValidateRules {
         batch_bytes_max: route.max_message_bytes,
         control: ControlRule::Refuse,
@@ -280,48 +288,63 @@ fn check(
             "a transactional batch outside a transaction".to_owned(),
         ));
     }
-    if route.compacted {
-        check_keys(&batch)?;
+    let inspected = inspect(&batch, route).await?;
+    if !inspected.keyless.is_empty() {
+        return Err(Refusal {
+            error: PartitionError::new(
+                ErrorCode::InvalidRecord,
+                "a compacted topic takes no record without a key",
+            ),
+            records: inspected.keyless,
+            what: "it has no key",
+        });
+    }
+    if batch.header().max_timestamp != inspected.max_timestamp {
+        // The time index and the limits on timestamps go by the header.
+        batch.set_max_timestamp(inspected.max_timestamp);
     }
     Ok((group, batch))
 }
 
-/// Records of a compacted topic need a key.
-fn check_keys(batch: &Batch) -> Result<(), Refusal> {
-    let records = batch
-        .records(KEY_CHECK_BYTES_MAX)
-        .map_err(|error| batch_refusal(&error))?;
-    let mut keyless = Vec::new();
-    for (index, record) in (0..).zip(records) {
-        if record.map_err(|error| batch_refusal(&error))?.key.is_none() {
-            keyless.push(index);
+/// Looks at the records themselves: what is no record is refused here, or every consumer of the
+/// partition would stand before it.
+async fn inspect(batch: &Batch, route: Route) -> Result<Inspected, Refusal> {
+    let size_bytes = batch.size_bytes();
+    let rules = InspectRules {
+        output_bytes_max: OUTPUT_BYTES_MAX_FLOOR.max(size_bytes.saturating_mul(OUTPUT_RATIO_MAX)),
+        keys: if route.compacted {
+            KeyRule::Required
+        } else {
+            KeyRule::Optional
+        },
+    };
+    let inspection = batch.inspection(&rules);
+    let mut inspection = inspection.map_err(|error| batch_refusal(&error))?;
+    loop {
+        match inspection.step() {
+            Ok(Some(inspected)) => return Ok(inspected),
+            Ok(None) => tokio::task::yield_now().await,
+            Err(error) => return Err(batch_refusal(&error)),
         }
     }
-    if keyless.is_empty() {
-        return Ok(());
-    }
-    let error = PartitionError::new(
-        ErrorCode::InvalidRecord,
-        "a compacted topic takes no record without a key",
-    );
-    Err(Refusal {
-        error,
-        records: keyless,
-    })
 }
 
 fn batch_refusal(error: &BatchError) -> Refusal {
     let code = match error {
-        BatchError::Truncated { .. } | BatchError::Corrupt { .. } | BatchError::Decompress(_) => {
-            ErrorCode::CorruptMessage
-        }
+        BatchError::Truncated { .. } | BatchError::Corrupt { .. } => ErrorCode::CorruptMessage,
         BatchError::TooLarge { .. } => ErrorCode::MessageTooLarge,
         BatchError::UnsupportedMagic(_) => ErrorCode::UnsupportedForMessageFormat,
         BatchError::UnknownCodec(_) => ErrorCode::UnsupportedCompressionType,
         BatchError::CodecRefused(Compression::Zstd) => ErrorCode::UnsupportedCompressionType,
+        // Behind a CRC that fits: sending it again would not help.
         _ => ErrorCode::InvalidRecord,
     };
-    refusal(code, error.to_string())
+    let mut refusal = refusal(code, error.to_string());
+    if let BatchError::InvalidRecord { index, what } = error {
+        refusal.records.push(*index);
+        refusal.what = what;
+    }
+    refusal
 }
 
 fn answer(
@@ -336,7 +359,11 @@ fn answer(
             .with_base_offset(produced.base_offset.get())
             .with_log_append_time_ms(produced.log_append_time_ms)
             .with_log_start_offset(produced.log_start.get()),
-        Err(Refusal { error, records }) => {
+        Err(Refusal {
+            error,
+            records,
+            what,
+        }) => {
             let mut response = response
                 .with_error_code(error.code.code())
                 .with_base_offset(-1)
@@ -348,7 +375,11 @@ fn answer(
                 }
                 response.record_errors = records
                     .into_iter()
-                    .map(|record| BatchIndexAndErrorMessage::default().with_batch_index(record))
+                    .map(|record| {
+                        BatchIndexAndErrorMessage::default()
+                            .with_batch_index(record)
+                            .with_batch_index_error_message(Some(StrBytes::from_static_str(what)))
+                    })
                     .collect();
             }
             if let Some((node, epoch)) = error.leader

@@ -1,5 +1,7 @@
 //! InitProducerId: identities for idempotent producers (KIP-98, KIP-360).
 
+use std::ops::Range;
+
 use corduroy_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId};
 use corduroy_protocol::{ErrorCode, RequestHeader};
 use tracing::warn;
@@ -39,10 +41,47 @@ async fn identity(
         return Err(ErrorCode::TransactionalIdAuthorizationFailed);
     }
     let (id, epoch) = (request.producer_id.0, request.producer_epoch);
+    let allotted = 0..ctx.metadata.image().producer_ids_end;
+    match judge(id, epoch, &allotted)? {
+        Some(epoch) => Ok((id, epoch)),
+        None => Ok((ctx.shard.producer_ids().take(&ctx.controller).await?, 0)),
+    }
+}
+
+/// The next epoch of an identity that a producer names, or `None` for a new identity: nothing is
+/// named, its epochs are used up, or nobody can have been given it. Taking such an id at its word
+/// would let it be given to somebody else later. (Kafka gives every idempotent producer a new id,
+/// whatever it names.)
+fn judge(id: i64, epoch: i16, allotted: &Range<i64>) -> Result<Option<i16>, ErrorCode> {
     match (id, epoch) {
-        (..0, _) => Ok((ctx.shard.producer_ids().take(&ctx.controller).await?, 0)),
-        (_, ..0) => Err(ErrorCode::InvalidRequest),
-        (_, EPOCH_MAX..) => Ok((ctx.shard.producer_ids().take(&ctx.controller).await?, 0)),
-        (id, epoch) => Ok((id, epoch + 1)),
+        (-1, -1) => Ok(None),
+        (..0, _) | (_, ..0) => Err(ErrorCode::InvalidRequest),
+        (id, ..EPOCH_MAX) if allotted.contains(&id) => Ok(Some(epoch + 1)),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_that_nobody_was_given_is_not_taken_on_trust() {
+        let cases = [
+            ((-1, -1), Ok(None)),
+            ((-1, 0), Err(ErrorCode::InvalidRequest)),
+            ((5, -1), Err(ErrorCode::InvalidRequest)),
+            ((-2, -1), Err(ErrorCode::InvalidRequest)),
+            ((0, 0), Ok(Some(1))),
+            ((999, 7), Ok(Some(8))),
+            ((1_000, 7), Ok(None)),
+            ((i64::MAX, 0), Ok(None)),
+            ((5, EPOCH_MAX - 1), Ok(Some(EPOCH_MAX))),
+            ((5, EPOCH_MAX), Ok(None)),
+            ((5, i16::MAX), Ok(None)),
+        ];
+        for ((id, epoch), want) in cases {
+            assert_eq!(judge(id, epoch, &(0..1_000)), want, "({id}, {epoch})");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use corduroy_env::{Env, Listener, Stream};
 use corduroy_raft::{Purpose, read_hello, serve_anonymous};
+use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::boot::CallAnswer;
@@ -38,6 +39,50 @@ pub async fn accept_clients(env: Env, listener: Listener, handles: Vec<ShardHand
             }
             Err(error) => warn!(%error, "a client's connection could not be handed over"),
         }
+    }
+}
+
+/// The clients' port of a node that does not serve yet: whoever connects is turned away at once,
+/// rather than kept waiting for an answer that may be minutes away.
+pub struct TurnedAway {
+    stop: oneshot::Sender<()>,
+    listener: oneshot::Receiver<Listener>,
+}
+
+impl TurnedAway {
+    /// Turns clients away until [`TurnedAway::take`].
+    pub fn start(env: &Env, listener: Listener) -> TurnedAway {
+        let (stop, mut stopped) = oneshot::channel();
+        let (give_back, given_back) = oneshot::channel();
+        let pausing = env.clone();
+        env.spawn_local(async move {
+            loop {
+                let accepted = tokio::select! {
+                    biased;
+                    // Also when the node gave up: then the listener ends with it.
+                    _ = &mut stopped => break,
+                    accepted = listener.accept() => accepted,
+                };
+                match accepted {
+                    Ok((stream, addr)) => {
+                        debug!(%addr, "a client is turned away: this node does not serve yet");
+                        drop(stream);
+                    }
+                    Err(_) => pausing.sleep(ACCEPT_RETRY).await,
+                }
+            }
+            let _gone = give_back.send(listener);
+        });
+        TurnedAway {
+            stop,
+            listener: given_back,
+        }
+    }
+
+    /// The listener, from now on the caller's; none if its task has ended with the node.
+    pub async fn take(self) -> Option<Listener> {
+        let _gone = self.stop.send(());
+        self.listener.await.ok()
     }
 }
 

@@ -22,15 +22,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use super::acceptor::{PeerTargets, accept_clients, accept_peers};
+use super::acceptor::{PeerTargets, TurnedAway, accept_clients, accept_peers};
+use super::leaders;
 use super::status::NodeStatusSource;
 use super::thread::{run_local, serve_shard};
 use super::{ISOLATED_AFTER, SERVICE_CONTROLLER, SERVICE_NODE, StartError, Started};
 use crate::admin::{self, AdminServer};
 use crate::config::NodeConfig;
 use crate::controller::{
-    Addresses, Controller, ControllerHandle, ControllerHooks, ControllerParts, Formation, HostPort,
-    Identity, IdentityFile, MetadataImage,
+    Addresses, Controller, ControllerError, ControllerHandle, ControllerHooks, ControllerParts,
+    Formation, HostPort, Identity, IdentityFile, MetadataImage,
 };
 use crate::kafka;
 use crate::leadership;
@@ -101,13 +102,21 @@ pub async fn boot(
     let rpc_listener = listen(&env, "other nodes", "--rpc-listen", config.rpc_listen).await?;
     let kafka = kafka_listener.local_addr().map_err(StartError::Runtime)?;
     let rpc = rpc_listener.local_addr().map_err(StartError::Runtime)?;
+    let turned_away = TurnedAway::start(&env, kafka_listener);
     let status = NodeStatusSource::new(env.now());
     let admin = start_admin(&env, &config, &status)?;
     let config = Arc::new(with_bound_admin(&config, admin.as_ref()));
 
     let root = config.data_dir.clone();
     let report = corduroy_storage::recover(&disk, &root)?;
-    info!(?report, "the disk is recovered");
+    info!(
+        partitions = report.partitions,
+        clean = report.clean,
+        entries_replayed = report.entries_replayed,
+        damaged = report.damaged.len(),
+        torn_journals = report.torn_journals,
+        "the disk is recovered"
+    );
 
     let targets = PeerTargets::default();
     env.spawn_local(accept_peers(env.clone(), rpc_listener, targets.clone()));
@@ -148,7 +157,7 @@ pub async fn boot(
     let mailbox = mailboxes.next().ok_or(StartError::Ended)?;
     let threads = start_other_shards(&common, mailboxes, &local).await?;
 
-    let calls = CallSlot::default();
+    let calls = CallSlots::default();
     let (shard, store) = build_shard(&common, 0, &calls)?;
     local.push(&shard);
     // Peers' connections come through the mailbox, and the controller needs its peers.
@@ -168,6 +177,7 @@ pub async fn boot(
     })
     .await?;
     calls.set_controller(controller.clone());
+    calls.set_shard(&shard);
     targets.set_shards(handles.clone());
     env.spawn_local(watch_detector(
         env.clone(),
@@ -185,7 +195,19 @@ pub async fn boot(
             let _gone = done.send(());
         }
     });
-    controller.joined().await;
+    tokio::select! {
+        () = controller.joined() => {}
+        reason = controller.parted() => return Err(ControllerError::Parted(reason).into()),
+    }
+    leaders::learn(&shard, &controller.image()).await;
+    let (parted_sender, parted) = oneshot::channel();
+    let parting = controller.clone();
+    env.spawn_local(async move {
+        let reason = parting.parted().await;
+        // A starter that is gone stops the node itself.
+        let _gone = parted_sender.send(reason);
+    });
+    let kafka_listener = turned_away.take().await.ok_or(StartError::Ended)?;
     status.set_serving(node, &handles, shard.controller().clone());
     env.spawn_local(accept_clients(env.clone(), kafka_listener, handles.clone()));
     let started = Started {
@@ -196,6 +218,7 @@ pub async fn boot(
         handles,
         threads,
         stop_controller,
+        parted,
     };
     Ok(Booted { serving, started })
 }
@@ -278,20 +301,27 @@ async fn find_place(
     Ok(formation.run().await?)
 }
 
-/// The controller, once it runs, for calls that arrive on shard 0.
+/// Who answers calls that arrive on shard 0, once it runs.
 #[derive(Clone, Default)]
-struct CallSlot(Rc<std::cell::RefCell<Option<Controller>>>);
+struct CallSlots {
+    controller: Rc<std::cell::RefCell<Option<Controller>>>,
+    shard: Rc<std::cell::RefCell<std::rc::Weak<Shard>>>,
+}
 
-impl CallSlot {
+impl CallSlots {
     fn set_controller(&self, controller: Controller) {
-        *self.0.borrow_mut() = Some(controller);
+        *self.controller.borrow_mut() = Some(controller);
+    }
+
+    fn set_shard(&self, shard: &Rc<Shard>) {
+        *self.shard.borrow_mut() = Rc::downgrade(shard);
     }
 }
 
 fn build_shard(
     common: &Common,
     index: u16,
-    calls: &CallSlot,
+    calls: &CallSlots,
 ) -> Result<(Rc<Shard>, Store), StartError> {
     let env = &common.env;
     let config = &common.config;
@@ -391,14 +421,16 @@ fn forwarder(env: &Env, handles: &[ShardHandle]) -> Box<dyn Fn(u16, ForwardedFra
 
 type CallHook = Rc<dyn Fn(NodeId, Bytes) -> futures::future::LocalBoxFuture<'static, Bytes>>;
 
-fn call_hook(calls: CallSlot) -> CallHook {
+fn call_hook(calls: CallSlots) -> CallHook {
     Rc::new(move |from, request| {
-        let controller = calls.0.borrow().clone();
+        let controller = calls.controller.borrow().clone();
+        let shard = calls.shard.borrow().upgrade();
         Box::pin(async move {
-            match (request.first(), controller) {
-                (Some(&SERVICE_CONTROLLER), Some(controller)) => {
+            match (request.first(), controller, shard) {
+                (Some(&SERVICE_CONTROLLER), Some(controller), _) => {
                     controller.on_call(from, request).await
                 }
+                (Some(&SERVICE_NODE), _, Some(shard)) if from.get() >= 0 => leaders::answer(&shard),
                 // Not ready, or not for us: an empty answer is "no answer" to every caller.
                 _ => Bytes::new(),
             }
@@ -430,7 +462,7 @@ async fn start_other_shards(
     let mut threads = Vec::new();
     if common.env.is_simulated() {
         for (index, mailbox) in (1u16..).zip(mailboxes) {
-            let (shard, store) = build_shard(common, index, &CallSlot::default())?;
+            let (shard, store) = build_shard(common, index, &CallSlots::default())?;
             local.push(&shard);
             let serving = common.env.spawn_local(serve_shard(shard, store, mailbox));
             local.serving.borrow_mut().push(serving);
@@ -446,7 +478,7 @@ async fn start_other_shards(
             .clone()
             .spawn_thread(&format!("shard-{index}"), move || {
                 let result = run_local(async move {
-                    match build_shard(&common, index, &CallSlot::default()) {
+                    match build_shard(&common, index, &CallSlots::default()) {
                         Ok((shard, store)) => {
                             if report.send(Ok(())).is_ok() {
                                 serve_shard(shard, store, mailbox).await;

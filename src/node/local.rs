@@ -86,7 +86,7 @@ impl LocalNode {
     /// Nodes that the failure detector holds down.
     pub fn down(&self) -> Vec<NodeId> {
         let down = self.first().map(|shard| shard.cluster_view().down);
-        let mut down: Vec<NodeId> = down.into_iter().flatten().collect();
+        let mut down: Vec<NodeId> = down.into_iter().flatten().map(|(node, _)| node).collect();
         down.sort_unstable();
         down
     }

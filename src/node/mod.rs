@@ -7,6 +7,7 @@
 mod acceptor;
 mod boot;
 mod error;
+mod leaders;
 mod local;
 mod lock;
 mod status;
@@ -27,6 +28,7 @@ use crate::admin::AdminServer;
 use crate::config::NodeConfig;
 use crate::shard::{ShardHandle, ShardMessage};
 
+pub use crate::controller::parted_text;
 pub use error::StartError;
 pub use local::{LocalNode, LocalServing};
 
@@ -48,6 +50,7 @@ struct Started {
     handles: Vec<ShardHandle>,
     threads: Vec<JoinHandle<()>>,
     stop_controller: oneshot::Sender<oneshot::Sender<()>>,
+    parted: oneshot::Receiver<String>,
 }
 
 /// A running node. Dropping it stops it as [`NodeHandle::kill`] does.
@@ -60,6 +63,7 @@ pub struct NodeHandle {
     admin: Option<SocketAddr>,
     data_dir: PathBuf,
     env: Env,
+    parted: Option<oneshot::Receiver<String>>,
 }
 
 /// Starts a node and returns when it serves. Blocks; the node's threads live on.
@@ -87,16 +91,20 @@ pub fn start_with(env: &Env, config: NodeConfig) -> Result<NodeHandle, StartErro
         })
         .map_err(StartError::Thread)?;
     match started.recv() {
-        Ok(Ok(started)) => Ok(NodeHandle {
-            node: started.node,
-            kafka: started.kafka,
-            rpc: started.rpc,
-            admin: started.admin.as_ref().map(AdminServer::addr),
-            started: Some(started),
-            boot_thread: Some(boot_thread),
-            data_dir,
-            env: env.clone(),
-        }),
+        Ok(Ok(mut started)) => {
+            let (_, none) = oneshot::channel();
+            Ok(NodeHandle {
+                node: started.node,
+                kafka: started.kafka,
+                rpc: started.rpc,
+                admin: started.admin.as_ref().map(AdminServer::addr),
+                parted: Some(std::mem::replace(&mut started.parted, none)),
+                started: Some(started),
+                boot_thread: Some(boot_thread),
+                data_dir,
+                env: env.clone(),
+            })
+        }
         Ok(Err(error)) => {
             join(boot_thread);
             Err(error)
@@ -132,6 +140,12 @@ impl NodeHandle {
     /// Where it stores everything.
     pub fn data_dir(&self) -> &PathBuf {
         &self.data_dir
+    }
+
+    /// Resolves with the reason when the cluster has parted with this node: it serves nothing any
+    /// more and is to be stopped. To be had once.
+    pub fn take_parted(&mut self) -> Option<oneshot::Receiver<String>> {
+        self.parted.take()
     }
 
     /// Stops as on SIGTERM: leaderships move away, everything is flushed, clean marks are set.

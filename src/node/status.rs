@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use corduroy_protocol::ApiKey;
+use corduroy_protocol::{ApiKey, ErrorCode};
 use corduroy_record::{GroupId, NodeId, PartitionIndex};
 use corduroy_storage::DiskLevel;
 use futures::future::BoxFuture;
@@ -12,9 +12,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::admin::{
-    AdminServices, ApiStatus, DecommissionAnswer, DecommissionError, Histogram, KafkaStatus,
-    LeadAnswer, LeadError, LeadRequest, LocalReplica, NodeStatus, NodeView, PartitionView,
-    RaftStatus, ShardStatus as ShardLine, StorageStatus,
+    AdminServices, ApiStatus, BrokenReplica, DecommissionAnswer, DecommissionError, Histogram,
+    KafkaStatus, LeadAnswer, LeadError, LeadRequest, LocalReplica, NodeStatus, NodeView,
+    PartitionView, RaftStatus, ShardStatus as ShardLine, StorageStatus,
 };
 use crate::controller::{ControllerHandle, RequestError};
 use crate::shard::{
@@ -196,7 +196,10 @@ impl NodeStatusSource {
         })
         .await
         .ok_or_else(stopping)?
-        .map_err(|error| LeadError::Other(error.message))?;
+        .map_err(|error| match error.code {
+            ErrorCode::EligibleLeadersNotAvailable => LeadError::NotInSync(error.message),
+            _ => LeadError::Other(error.message),
+        })?;
         let deadline = Instant::now() + LEAD_WAIT;
         loop {
             if let Some(answer) = self.led(serving, group, &request).await {
@@ -331,7 +334,8 @@ fn fill_cluster(status: &mut NodeStatus, own: NodeId, view: &ClusterView, shards
             rpc: node.rpc.to_string(),
             admin: node.admin.map(|addr| addr.to_string()),
             rack: node.rack.clone(),
-            is_reachable: node.id == own || !view.down.contains(&node.id),
+            is_reachable: node.id == own || !view.down.contains_key(&node.id),
+            down_seconds: view.down.get(&node.id).map(Duration::as_secs),
         })
         .collect();
     let mut partitions = Vec::new();
@@ -340,7 +344,7 @@ fn fill_cluster(status: &mut NodeStatus, own: NodeId, view: &ClusterView, shards
             let leader = view
                 .leaders
                 .get(&group)
-                .filter(|l| !view.down.contains(&l.node));
+                .filter(|l| !view.down.contains_key(&l.node));
             partitions.push(PartitionView {
                 topic: topic.name.clone(),
                 partition: group.partition.get(),
@@ -363,4 +367,17 @@ fn fill_cluster(status: &mut NodeStatus, own: NodeId, view: &ClusterView, shards
         }
     }
     status.partitions = partitions;
+    let broken = shards.iter().flat_map(|shard| &shard.broken);
+    status.broken = broken
+        .filter_map(|(group, reason)| {
+            let name = match image.topic_by_id(group.topic) {
+                Some(topic) => format!("{}/{}", topic.name, group.partition),
+                None if *group == GroupId::CONTROLLER => "the controller".to_owned(),
+                // Its topic is being deleted.
+                None => return None,
+            };
+            let reason = reason.clone();
+            Some(BrokenReplica { name, reason })
+        })
+        .collect();
 }

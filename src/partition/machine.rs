@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use corduroy_group::table::GroupTable;
 use corduroy_raft::{ReplicaEvent, StateMachine};
-use corduroy_record::{LogIndex, Offset};
+use corduroy_record::{Batch, LogIndex, Offset};
 use corduroy_storage::{AppliedBody, AppliedEntry};
 use tokio::sync::Notify;
-use tracing::error;
+use tracing::{error, warn};
 
 use super::producers::ProducerTable;
 
@@ -50,7 +51,12 @@ struct Tables {
     producers: ProducerTable,
     log_start: i64,
     high_watermark: i64,
+    /// [`GroupTable::encode`], of a partition of `__consumer_offsets`; else empty.
+    groups: Vec<u8>,
 }
+
+/// Uncompressed bytes of one batch of group records; the coordinator's own are far smaller.
+const GROUP_RECORDS_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Wakes whoever waits for a partition to change: parked fetches, the partition's own task.
 #[derive(Clone, Default)]
@@ -100,12 +106,15 @@ pub struct PartitionMachine {
     changes: Changes,
     role_changed: Rc<Notify>,
     stopped: Option<String>,
+    groups: Option<GroupTable>,
 }
 
 impl PartitionMachine {
-    /// An empty machine. `role_changed` is notified on every event of the replica.
-    pub fn new(changes: Changes, role_changed: Rc<Notify>) -> Self {
+    /// An empty machine. `role_changed` is notified on every event of the replica. One that
+    /// `holds_groups` reads its records as those of `__consumer_offsets`.
+    pub fn new(changes: Changes, role_changed: Rc<Notify>, holds_groups: bool) -> Self {
         Self {
+            groups: holds_groups.then(GroupTable::new),
             producers: ProducerTable::default(),
             applied: LogIndex::new(0),
             applied_end: Offset::ZERO,
@@ -121,6 +130,11 @@ impl PartitionMachine {
     /// The producers as of the last applied entry.
     pub fn producers(&self) -> &ProducerTable {
         &self.producers
+    }
+
+    /// The consumer groups as of the last applied entry; none in a topic of users.
+    pub fn groups(&self) -> Option<&GroupTable> {
+        self.groups.as_ref()
     }
 
     /// Who waits for this partition to change.
@@ -148,6 +162,35 @@ impl PartitionMachine {
         self.stopped.as_deref()
     }
 
+    /// What cannot be read is passed over, on every replica alike: users cannot write to this topic,
+    /// so it is another program's record or a fault, and stopping the replicas would help nobody.
+    fn apply_group_records(&mut self, batch: &Batch) {
+        let Some(groups) = &mut self.groups else {
+            return;
+        };
+        let records = match batch.records(GROUP_RECORDS_BYTES_MAX) {
+            Ok(records) => records,
+            Err(error) => {
+                warn!(%error, "a batch of group records cannot be read; passed over");
+                return;
+            }
+        };
+        for record in records {
+            let record = match record {
+                Ok(record) => record,
+                Err(error) => {
+                    warn!(%error, "a batch of group records ends in garbage; passed over");
+                    return;
+                }
+            };
+            let Some(key) = &record.key else { continue };
+            if let Err(error) = groups.apply(key, record.value.as_deref()) {
+                let offset = record.offset;
+                warn!(%offset, %error, "a group record cannot be read; passed over");
+            }
+        }
+    }
+
     fn apply_command(&mut self, bytes: &[u8]) {
         match PartitionCommand::decode(bytes) {
             Ok(PartitionCommand::LogStart { index, offset }) => {
@@ -167,12 +210,21 @@ impl PartitionMachine {
 }
 
 impl StateMachine for PartitionMachine {
+    fn reads_records(&self) -> bool {
+        self.groups.is_some()
+    }
+
     fn apply(&mut self, entries: &[AppliedEntry]) {
         for entry in entries {
             let head = &entry.head;
             match &entry.body {
                 AppliedBody::Batch(header) => {
                     self.producers.apply(head.index, head.base_offset, header);
+                }
+                AppliedBody::Records(batch) => {
+                    let header = batch.header();
+                    self.producers.apply(head.index, head.base_offset, header);
+                    self.apply_group_records(batch);
                 }
                 AppliedBody::Internal(bytes) => self.apply_command(bytes),
                 AppliedBody::Blank | AppliedBody::Membership(_) => {}
@@ -195,6 +247,11 @@ impl StateMachine for PartitionMachine {
             producers: self.producers.clone(),
             log_start: self.log_start.get(),
             high_watermark: self.applied_end.get(),
+            groups: self
+                .groups
+                .as_ref()
+                .map(|groups| groups.encode().to_vec())
+                .unwrap_or_default(),
         };
         match rkyv::to_bytes::<rkyv::rancor::Error>(&tables) {
             Ok(bytes) => Bytes::from(bytes.into_vec()),
@@ -216,6 +273,14 @@ impl StateMachine for PartitionMachine {
                     .map_err(|e| format!("the partition's saved tables cannot be read: {e}"))?
             }
         };
+        if self.groups.is_some() {
+            let groups = match tables.groups.as_slice() {
+                [] => GroupTable::new(),
+                bytes => GroupTable::decode(bytes)
+                    .map_err(|e| format!("the saved consumer groups cannot be read: {e}"))?,
+            };
+            self.groups = Some(groups);
+        }
         self.producers = tables.producers;
         self.log_start = Offset::new(tables.log_start);
         self.applied_end = Offset::new(tables.high_watermark);

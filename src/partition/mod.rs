@@ -5,6 +5,7 @@
 
 mod fetch;
 mod in_flight;
+mod internal;
 mod machine;
 mod offsets;
 mod pending;
@@ -13,7 +14,7 @@ mod producers;
 mod retention;
 mod settings;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 use corduroy_env::Env;
@@ -136,6 +137,11 @@ impl Partition {
         &self.replica
     }
 
+    /// What its log says, as applied here.
+    pub fn machine(&self) -> Ref<'_, PartitionMachine> {
+        self.machine.borrow()
+    }
+
     /// Takes changed settings; segment sizes apply from the next segment on.
     pub fn configure(&self, settings: PartitionSettings) {
         if self.settings.replace(settings) != settings {
@@ -189,6 +195,12 @@ impl Partition {
     pub fn close(&self) {
         self.closed.set(true);
         self.role_changed.notify_one();
+        self.machine.borrow().changes().wake();
+    }
+
+    /// Whether it has been closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.get()
     }
 
     /// Whether this replica leads and may serve: its own term's first entry is applied.

@@ -290,7 +290,7 @@ impl Partition {
         })
     }
 
-    fn append(
+    pub(super) fn append(
         self: &Rc<Self>,
         term: Term,
         identity: Option<BatchIdentity>,
@@ -433,7 +433,11 @@ impl Partition {
         ))
     }
 
-    fn check_in_sync(&self, view: &ReplicaView, acks: Acks) -> Result<(), PartitionError> {
+    pub(super) fn check_in_sync(
+        &self,
+        view: &ReplicaView,
+        acks: Acks,
+    ) -> Result<(), PartitionError> {
         if acks != Acks::All {
             if view.lease_valid {
                 return Ok(());
@@ -493,7 +497,7 @@ impl Partition {
     }
 }
 
-fn ready(result: Result<Produced, PartitionError>) -> ProduceTicket {
+pub(super) fn ready(result: Result<Produced, PartitionError>) -> ProduceTicket {
     Box::pin(std::future::ready(result))
 }
 

@@ -94,6 +94,19 @@ impl Partition {
         self.propose_quietly(&command, view.term);
     }
 
+    /// Proposes that the log begins at `offset`, and that entries below `index` may be purged; made in
+    /// `term`.
+    pub fn move_log_start(&self, index: LogIndex, offset: Offset, term: Term) {
+        if offset <= self.watermarks().log_start {
+            return;
+        }
+        let command = PartitionCommand::LogStart {
+            index: index.get(),
+            offset: offset.get(),
+        };
+        self.propose_quietly(&command, term);
+    }
+
     /// Proposes to forget producers without a record for `producer.id.expiration.ms`. A group that
     /// sleeps is not woken for it: its table does no harm, and grows only with writes.
     pub fn check_producers(&self) {

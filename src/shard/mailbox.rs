@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::controller::MetadataImage;
+use crate::group::GroupCall;
 use crate::metadata::LeaderUpdate;
 use crate::partition::{
     Acks, EpochEnd, FetchSpec, Fetched, FoundOffset, Isolation, OffsetTarget, PartitionError,
@@ -133,6 +134,8 @@ pub enum ShardMessage {
         Vec<EpochQuestion>,
         oneshot::Sender<Vec<Result<EpochEnd, PartitionError>>>,
     ),
+    /// Ask the group coordinator of a partition of `__consumer_offsets`.
+    Group(GroupId, Box<GroupCall>),
     /// Move a partition's leadership.
     Transfer(
         GroupId,

@@ -15,7 +15,7 @@ mod status;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use corduroy_env::{DetachedStream, Env, Stream};
@@ -28,6 +28,7 @@ use tracing::{debug, info, warn};
 
 use crate::config::NodeConfig;
 use crate::controller::ControllerHandle;
+use crate::group::{Coordinator, GroupCall};
 use crate::leadership::Led;
 use crate::metadata::{LeaderInfo, MetadataView};
 use crate::partition::Partition;
@@ -75,10 +76,14 @@ pub struct ShardParts {
 pub struct Shard {
     parts: ShardParts,
     partitions: RefCell<BTreeMap<GroupId, Rc<Partition>>>,
+    /// One beside each replica of `__consumer_offsets`; it ends with its partition.
+    coordinators: RefCell<BTreeMap<GroupId, Weak<Coordinator>>>,
     told: RefCell<HashMap<GroupId, LeaderInfo>>,
     led: Led,
     news: Rc<Notify>,
     image_changed: Notify,
+    /// Replicas that the image wants here and that could not be opened at the last try, and why.
+    unopened: RefCell<BTreeMap<GroupId, String>>,
     draining: Cell<bool>,
     counters: Rc<Counters>,
     memory: MemoryBudget,
@@ -96,10 +101,12 @@ impl Shard {
         Rc::new(Shard {
             parts,
             partitions: RefCell::default(),
+            coordinators: RefCell::default(),
             told: RefCell::default(),
             led: Led::default(),
             news: Rc::new(Notify::new()),
             image_changed: Notify::new(),
+            unopened: RefCell::default(),
             draining: Cell::new(false),
             counters: Rc::default(),
             memory: MemoryBudget::new(memory::REQUEST_MEMORY_BYTES_MAX),
@@ -183,6 +190,19 @@ impl Shard {
         self.partitions.borrow().get(&group).cloned()
     }
 
+    /// The group coordinator beside a replica of `__consumer_offsets`, if that is open here.
+    pub fn coordinator(&self, group: GroupId) -> Option<Rc<Coordinator>> {
+        self.coordinators.borrow().get(&group)?.upgrade()
+    }
+
+    /// Hands a call to a group's coordinator. Where it is not here the call is dropped, which its
+    /// caller understands.
+    pub fn coordinate(&self, group: GroupId, call: GroupCall) {
+        if let Some(coordinator) = self.coordinator(group) {
+            coordinator.serve(call);
+        }
+    }
+
     /// Serves the mailbox until it is told to stop. Returns whether to stop gracefully.
     pub async fn run(self: Rc<Self>, mut mailbox: mpsc::Receiver<ShardMessage>) -> bool {
         let env = self.parts.env.clone();
@@ -220,6 +240,11 @@ impl Shard {
             for partition in &partitions {
                 partition.check_retention();
                 partition.check_producers();
+            }
+            let coordinators: Vec<_> = self.coordinators.borrow().values().cloned().collect();
+            for coordinator in coordinators.iter().filter_map(Weak::upgrade) {
+                coordinator.check_size();
+                coordinator.check_expiry();
             }
         }
     }
@@ -259,6 +284,7 @@ impl Shard {
                 // A receiver that has gone away needs no answer.
                 let _gone = reply.send(self.epochs(&questions));
             }
+            ShardMessage::Group(group, call) => self.coordinate(group, *call),
             ShardMessage::Transfer(group, to, reply) => {
                 let shard = self.clone();
                 self.answer_later(async move { shard.transfer(group, to).await }, reply);
@@ -288,7 +314,12 @@ impl Shard {
     }
 
     fn peer_changed(&self, node: NodeId, state: PeerState) {
-        info!(%node, ?state, shard = self.parts.index, "a peer changed");
+        let now = match state {
+            PeerState::Up => "up",
+            PeerState::Suspect => "suspect",
+            PeerState::Down => "down",
+        };
+        info!(%node, state = now, shard = self.parts.index, "a peer changed");
         self.parts
             .metadata
             .set_peer(node, state, self.parts.env.now());

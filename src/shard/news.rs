@@ -98,10 +98,26 @@ impl Shard {
             let view = partition.map(|partition| partition.replica().view());
             let leads = view.filter(|view| view.role == Role::Leader);
             let (Some(partition), Some(view)) = (partition, leads) else {
-                if told.remove(group).is_some() {
-                    Counters::add(&self.leadership_changes, 1);
-                    lost.push(*group);
+                let Some(known) = told.get(group).cloned() else {
+                    continue;
+                };
+                if view.is_some_and(|view| view.role == Role::Stopped) {
+                    // Nobody may take over (it was the only copy), so it says itself that it is
+                    // gone: its node is up, and clients would be sent there for ever.
+                    if !known.is_vacant() {
+                        Counters::add(&self.leadership_changes, 1);
+                        let info = LeaderInfo::vacant(known.epoch);
+                        told.insert(*group, info.clone());
+                        gained.push(LeaderUpdate {
+                            group: *group,
+                            info,
+                        });
+                    }
+                    continue;
                 }
+                told.remove(group);
+                Counters::add(&self.leadership_changes, 1);
+                lost.push(*group);
                 continue;
             };
             if !view.leader_ready {
@@ -155,6 +171,11 @@ impl Shard {
                 });
             }
         }
+    }
+
+    /// Shard 0: everything that this node's replicas lead, as last told.
+    pub fn led(&self) -> Vec<LeaderUpdate> {
+        self.led.all()
     }
 
     pub(super) fn tell_everything_to(&self, node: NodeId) {

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tracing::{debug, error, info, warn};
 
 use crate::controller::MetadataImage;
+use crate::group::{CONSUMER_OFFSETS, Coordinator};
 use crate::partition::{Changes, Partition, PartitionMachine, PartitionSettings};
 
 use super::Shard;
@@ -63,6 +64,9 @@ impl Shard {
     async fn reconcile_once(self: &Rc<Self>) -> bool {
         let image = self.metadata().image();
         let wanted = self.wanted(&image);
+        self.unopened
+            .borrow_mut()
+            .retain(|group, _| wanted.contains_key(group));
         self.drop_damaged(&wanted).await;
         let mut complete = self.remove_unwanted(&image, &wanted).await;
         for (group, want) in &wanted {
@@ -143,6 +147,7 @@ impl Shard {
         };
         for partition in unwanted {
             info!(partition = %partition.name(), "removing a replica whose topic is gone");
+            self.coordinators.borrow_mut().remove(&partition.group());
             partition.close();
             self.parts.raft.close_replica(partition.group()).await;
             if let Err(error) = self.parts.store.remove_log(partition.group()).await {
@@ -198,10 +203,14 @@ impl Shard {
     }
 
     async fn open(self: &Rc<Self>, want: Wanted) -> bool {
-        let name = want.name.clone();
+        let (group, name) = (want.group, want.name.clone());
         match self.try_open(want).await {
-            Ok(()) => true,
+            Ok(()) => {
+                self.unopened.borrow_mut().remove(&group);
+                true
+            }
             Err(error) => {
+                self.unopened.borrow_mut().insert(group, error.to_string());
                 error!(partition = %name, %error, "a replica could not be opened; trying again");
                 false
             }
@@ -221,7 +230,8 @@ impl Shard {
         let state = log.state();
         let fresh = state.last.is_none() && state.vote.is_none() && !state.damaged;
         let role_changed = Rc::new(Notify::new());
-        let machine = PartitionMachine::new(Changes::default(), role_changed.clone());
+        let holds_groups = want.name.topic == CONSUMER_OFFSETS;
+        let machine = PartitionMachine::new(Changes::default(), role_changed.clone(), holds_groups);
         let machine = Rc::new(RefCell::new(machine));
         let spec = ReplicaSpec {
             group: want.group,
@@ -241,7 +251,15 @@ impl Shard {
         self.partitions
             .borrow_mut()
             .insert(want.group, partition.clone());
-        self.env().spawn_local(partition.run());
+        self.env().spawn_local(partition.clone().run());
+        if holds_groups {
+            let metadata = self.metadata().clone();
+            let coordinator = Coordinator::new(self.env().clone(), partition, metadata);
+            self.coordinators
+                .borrow_mut()
+                .insert(want.group, Rc::downgrade(&coordinator));
+            self.env().spawn_local(coordinator.run());
+        }
         // The first replica of the list starts the group, once; the others wait to be called.
         let first = want.members.first().map(|(replica, _)| *replica);
         if fresh

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corduroy_protocol::ErrorCode;
-use corduroy_raft::Role;
+use corduroy_raft::{RaftError, Role};
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::DiskLevel;
 use futures::future::join_all;
@@ -34,6 +34,16 @@ struct Looked {
     bytes: usize,
     /// Whether the answer must go out at once.
     urgent: bool,
+}
+
+/// A leadership does not go to a node that could not use it.
+fn unfit(node: NodeId, why: &str, in_sync: &[NodeId]) -> PartitionError {
+    let in_sync: Vec<String> = in_sync.iter().map(ToString::to_string).collect();
+    let message = format!("{why}; in sync are: {}", in_sync.join(", "));
+    PartitionError::new(
+        ErrorCode::EligibleLeadersNotAvailable,
+        format!("node {node} cannot lead it: {message}"),
+    )
 }
 
 /// How long one leadership may take to move before draining goes on without it.
@@ -209,7 +219,7 @@ impl Shard {
             Some(node) => {
                 let members = replica.members();
                 let found = members.iter().find(|(_, n, voter)| *n == node && *voter);
-                Some(found.map(|(id, _, _)| *id).ok_or_else(|| {
+                let found = found.map(|(id, _, _)| *id).ok_or_else(|| {
                     PartitionError::new(
                         ErrorCode::InvalidReplicaAssignment,
                         format!(
@@ -217,13 +227,23 @@ impl Shard {
                             partition.name()
                         ),
                     )
-                })?)
+                })?;
+                let in_sync = partition.in_sync();
+                if !in_sync.contains(&node) {
+                    return Err(unfit(node, "it is not in sync", &in_sync));
+                }
+                Some(found)
             }
         };
         replica
             .transfer_leader(target)
             .await
-            .map_err(|error| PartitionError::new(ErrorCode::LeaderNotAvailable, error.to_string()))
+            .map_err(|error| match (error, to) {
+                (RaftError::Unfit(why), Some(node)) => {
+                    unfit(node, &why.to_string(), &partition.in_sync())
+                }
+                (error, _) => PartitionError::new(ErrorCode::LeaderNotAvailable, error.to_string()),
+            })
     }
 
     /// Moves every leadership away, so that the others go on without noticing.
@@ -239,7 +259,7 @@ impl Shard {
         join_all(led.into_iter().map(|group| async move {
             match tokio::time::timeout(TRANSFER_TIMEOUT, self.transfer(group, None)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%group, ?error, "leadership stays here"),
+                Ok(Err(error)) => tracing::warn!(%group, code = error.code.name(), error = %error.message, "leadership stays here"),
                 Err(_) => tracing::warn!(%group, "leadership did not move in time"),
             }
         }))

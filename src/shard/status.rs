@@ -1,8 +1,9 @@
 //! How a shard is doing, for metrics, health and the command line.
 
 use corduroy_raft::{RaftMetrics, Role};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::StoreMetrics;
@@ -49,6 +50,8 @@ pub struct ShardStatus {
     pub storage: StoreMetrics,
     /// Why its disk takes nothing any more.
     pub disk_failure: Option<String>,
+    /// Replicas that do not run although they should, the controller's too, and why.
+    pub broken: Vec<(GroupId, String)>,
 }
 
 /// The cluster, as one shard sees it.
@@ -58,8 +61,8 @@ pub struct ClusterView {
     pub image: Arc<MetadataImage>,
     /// Last known leaders.
     pub leaders: HashMap<GroupId, LeaderInfo>,
-    /// Nodes that the failure detector holds down.
-    pub down: HashSet<NodeId>,
+    /// Nodes that the failure detector holds down, and for how long they have not answered.
+    pub down: HashMap<NodeId, Duration>,
     /// Whether this node hears of no majority.
     pub isolated: bool,
     /// Who leads the controller.
@@ -69,7 +72,22 @@ pub struct ClusterView {
 impl Shard {
     /// The cluster as this shard sees it.
     pub fn cluster_view(&self) -> ClusterView {
-        self.metadata().cluster_view()
+        self.metadata().cluster_view(self.env().now())
+    }
+
+    fn broken(&self) -> Vec<(GroupId, String)> {
+        let stopped = self.parts.raft.replicas().into_iter();
+        let stopped = stopped.filter_map(|replica| Some((replica.group(), replica.stop_reason()?)));
+        let unopened = self.unopened.borrow();
+        let unopened = unopened
+            .iter()
+            .map(|(group, reason)| (*group, format!("it cannot be opened: {reason}")));
+        let partitions = self.partitions.borrow();
+        let damaged = partitions.values().map(|partition| partition.replica());
+        let damaged = damaged
+            .filter(|replica| replica.log().must_reopen())
+            .map(|replica| (replica.group(), "it met damage in its log".to_owned()));
+        stopped.chain(unopened).chain(damaged).collect()
     }
 
     /// How this shard is doing now.
@@ -103,6 +121,7 @@ impl Shard {
             leadership_changes: self.leadership_changes.get(),
             storage: self.parts.store.metrics(),
             disk_failure: self.parts.store.failed(),
+            broken: self.broken(),
         }
     }
 }

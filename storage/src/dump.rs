@@ -1,5 +1,6 @@
 //! Shows what is in a data directory, a partition's directory or a journal, for people.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::paths;
 use crate::registry::{registered, registered_journals};
 use crate::scan::{self, Span};
 use crate::segment::{SEGMENT_HEADER_BYTES, SegmentFile, parse_header};
-use crate::state::{MAGIC, StateImage};
+use crate::state::{JournalPlace, MAGIC, StateImage};
 use crate::tables::{SavedTables, TABLES_BYTES_MAX};
 
 const STATE_BYTES_MAX: u64 = 64 << 20;
@@ -23,6 +24,9 @@ const STATE_BYTES_MAX: u64 = 64 << 20;
 pub struct DumpReport {
     /// Entries shown.
     pub entries: u64,
+    /// Entries that only a journal speaks of so far, as far as that can be told: what was appended
+    /// after the last checkpoint of its partition. Those that were cut off again count too.
+    pub entries_unsettled: u64,
     /// One line for each thing that is not as it was written.
     pub problems: Vec<String>,
 }
@@ -45,6 +49,7 @@ pub fn dump(
         verify,
         out,
         report: DumpReport::default(),
+        settled: BTreeMap::new(),
     };
     match layout_of(disk, dir)? {
         Layout::DataDirectory => dump.data_directory(dir)?,
@@ -62,6 +67,13 @@ pub fn dump(
         "\n{} entries, {problems} problems, {checked}",
         dump.report.entries
     )?;
+    if dump.report.entries_unsettled > 0 {
+        writeln!(
+            dump.out,
+            "{} more in the journal: appended since the last checkpoint of their partition",
+            dump.report.entries_unsettled
+        )?;
+    }
     Ok(dump.report)
 }
 
@@ -118,6 +130,8 @@ struct Dump<'a> {
     verify: bool,
     out: &'a mut dyn io::Write,
     report: DumpReport,
+    /// The journal turn (and its session) up to which the state file of a partition speaks.
+    settled: BTreeMap<GroupId, JournalPlace>,
 }
 
 impl Dump<'_> {
@@ -161,7 +175,10 @@ impl Dump<'_> {
             Err(error) => return Err(error),
         };
         match &image {
-            Some(image) => self.state(image)?,
+            Some(image) => {
+                self.settled.insert(image.group, image.place);
+                self.state(image)?;
+            }
             None => self.problem(format!(
                 "{}: missing or damaged",
                 dir.join("state").display()
@@ -343,10 +360,19 @@ impl Dump<'_> {
     fn journal(&mut self, dir: &Path) -> io::Result<()> {
         let mut journal = read_shard(self.disk, dir).map_err(io::Error::other)?;
         let mut lines = String::new();
+        let mut unsettled = 0;
+        let settled = &self.settled;
+        let session = journal.session().unwrap_or(0);
         let replayed = journal.replay(self.disk, |turn, records| {
             lines.push_str(&format!("  turn {turn}\n"));
             for record in records {
                 let (group, entries) = (record.header.group, record.header.entries);
+                if settled
+                    .get(&group)
+                    .is_none_or(|place| session != place.session || turn > place.turn)
+                {
+                    unsettled += u64::from(entries);
+                }
                 let what = match record.body {
                     RecordBody::Segment(identity) => format!("segment {} begins", identity.id),
                     RecordBody::Inline {
@@ -381,6 +407,7 @@ impl Dump<'_> {
             Ok(())
         });
         let (end, damage, _) = replayed.map_err(io::Error::other)?;
+        self.report.entries_unsettled += unsettled;
         self.out.write_all(lines.as_bytes())?;
         writeln!(self.out, "  ends {end:?}")?;
         for damage in damage {

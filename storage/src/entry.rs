@@ -133,7 +133,8 @@ pub struct NewEntry {
     pub payload: Payload,
 }
 
-/// An entry as the state machine applies it: of a batch, the header alone.
+/// An entry as the state machine applies it: of a batch the header alone, unless the machine reads
+/// records.
 #[derive(Clone, Debug)]
 pub struct AppliedEntry {
     /// Where it is and what it is.
@@ -147,12 +148,25 @@ pub struct AppliedEntry {
 pub enum AppliedBody {
     /// A batch's header.
     Batch(BatchHeader),
+    /// A whole batch, for a machine that reads records.
+    Records(Batch),
     /// The state machine's own.
     Internal(Bytes),
     /// Nothing.
     Blank,
     /// The group's members.
     Membership(Bytes),
+}
+
+impl AppliedBody {
+    /// The header, if this is a batch.
+    pub fn batch_header(&self) -> Option<&BatchHeader> {
+        match self {
+            AppliedBody::Batch(header) => Some(header),
+            AppliedBody::Records(batch) => Some(batch.header()),
+            AppliedBody::Internal(_) | AppliedBody::Blank | AppliedBody::Membership(_) => None,
+        }
+    }
 }
 
 impl AppliedEntry {

@@ -1,5 +1,6 @@
 //! What a store counts.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -19,6 +20,16 @@ pub enum DiskLevel {
     Low,
     /// Below `critical_bytes`, or a write found no space: produce must be refused.
     Critical,
+}
+
+impl fmt::Display for DiskLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DiskLevel::Plenty => "plenty",
+            DiskLevel::Low => "low",
+            DiskLevel::Critical => "critical",
+        })
+    }
 }
 
 /// A store's counters at one moment. All but the gauges only grow.

@@ -6,6 +6,7 @@
 )]
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +17,9 @@ use crate::config::IoMode;
 use crate::error::StorageError;
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// Who hears that a job panicked, besides whoever awaits its result.
+type OnPanic = Arc<dyn Fn() + Send + Sync>;
 
 /// A few threads with one queue, or the caller itself. Clone = the same pool; the threads end
 /// when the last clone is dropped.
@@ -29,35 +33,49 @@ pub(crate) enum Pool {
 }
 
 impl Pool {
+    /// A pool for work whose outcome somebody awaits: a job that panics is one without a result,
+    /// and costs no thread.
     pub(crate) fn new(
         env: &Env,
         mode: IoMode,
         name: &str,
         threads: usize,
     ) -> Result<Pool, StorageError> {
-        if mode == IoMode::Inline {
-            return Ok(Pool::Inline);
+        match mode {
+            IoMode::Inline => Ok(Pool::Inline),
+            IoMode::Threads => Pool::threads(env, name, threads, Arc::new(|| {})),
         }
-        let (sender, receiver) = channel::<Job>();
-        let receiver = Arc::new(Mutex::new(receiver));
-        for number in 0..threads {
-            let receiver = receiver.clone();
-            spawn(env, &format!("{name}-{number}"), move || serve(&receiver))?;
-        }
-        Ok(Pool::Threads(sender))
     }
 
-    /// A pool for background work.
+    /// A pool for background work, for which nobody may wait: a panic is told to `on_panic`.
     pub(crate) fn background(
         env: &Env,
         mode: IoMode,
         name: &str,
         threads: usize,
+        on_panic: impl Fn() + Send + Sync + 'static,
     ) -> Result<Pool, StorageError> {
         match mode {
             IoMode::Inline => Ok(Pool::Deferred(Arc::default())),
-            IoMode::Threads => Pool::new(env, mode, name, threads),
+            IoMode::Threads => Pool::threads(env, name, threads, Arc::new(on_panic)),
         }
+    }
+
+    fn threads(
+        env: &Env,
+        name: &str,
+        threads: usize,
+        on_panic: OnPanic,
+    ) -> Result<Pool, StorageError> {
+        let (sender, receiver) = channel::<Job>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        for number in 0..threads {
+            let (receiver, on_panic) = (receiver.clone(), on_panic.clone());
+            spawn(env, &format!("{name}-{number}"), move || {
+                serve(&receiver, &*on_panic);
+            })?;
+        }
+        Ok(Pool::Threads(sender))
     }
 
     /// Does one deferred job, if there is any.
@@ -122,7 +140,7 @@ impl Pool {
     }
 }
 
-fn serve(receiver: &Mutex<Receiver<Job>>) {
+fn serve(receiver: &Mutex<Receiver<Job>>, on_panic: &(dyn Fn() + Send + Sync)) {
     loop {
         // One thread waits in `recv` and the others for the lock: the same to them.
         let job = receiver
@@ -130,7 +148,11 @@ fn serve(receiver: &Mutex<Receiver<Job>>) {
             .unwrap_or_else(PoisonError::into_inner)
             .recv();
         match job {
-            Ok(job) => job(),
+            Ok(job) => {
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    on_panic();
+                }
+            }
             Err(_) => return,
         }
     }

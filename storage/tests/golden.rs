@@ -132,6 +132,11 @@ fn check(case: &str, inline_bytes_max: usize, clean: bool) {
         let mut text = Vec::new();
         let shown = corduroy_storage::dump(&disk, &root(), true, &mut text).unwrap();
         assert_eq!(shown.problems, Vec::<String>::new());
+        assert_eq!(
+            shown.entries + shown.entries_unsettled,
+            4,
+            "shown in a segment or told of in the journal: {shown:?}"
+        );
         let report = recover(&disk).unwrap();
         assert_eq!(
             (report.clean, report.damaged.len()),

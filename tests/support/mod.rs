@@ -177,6 +177,33 @@ impl Node {
         self.child.is_some()
     }
 
+    /// Waits until the process ends by itself; its exit code.
+    pub fn wait_ended(&mut self) -> Option<i32> {
+        let mut child = self.child.take().expect("running");
+        let mut ended = None;
+        wait_until(&format!("node {} ends by itself", self.id), || {
+            ended = child.try_wait().expect("a child");
+            ended.is_some()
+        });
+        ended.and_then(|status| status.code())
+    }
+
+    /// One answer of its admin port: status and body.
+    pub fn admin_get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect_timeout(&self.admin, ASK_WAIT).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            self.admin
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
+    }
+
     /// SIGKILL, and waits for the end.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("running");
@@ -277,6 +304,29 @@ impl Cluster {
             })
             .collect();
         Cluster { nodes, root }
+    }
+
+    /// Plans a further node, which is not one of the founders; returns its id.
+    pub fn add_node(&mut self) -> i32 {
+        let ports = free_ports(3);
+        let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let founder = self.nodes.first().expect("a cluster");
+        let id = self.nodes.len() + 1;
+        let node = Node {
+            id,
+            kafka: local(ports[0]),
+            rpc: local(ports[1]),
+            admin: local(ports[2]),
+            data_dir: self.root.path().join(format!("node-{id}")),
+            variables: Vec::new(),
+            seeds: founder.seeds.clone(),
+            extra: founder.extra.clone(),
+            log: self.root.path().join(format!("node-{id}.log")),
+            child: None,
+            stopped: false,
+        };
+        self.nodes.push(node);
+        i32::try_from(id).expect("few")
     }
 
     /// Every node's Kafka address, comma separated.

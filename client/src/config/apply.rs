@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use corduroy_record::Compression;
 
-use super::settings::{Acks, Isolation, OutOfRange, ProducerSettings, Settings};
+use super::settings::{
+    Acks, GroupProtocol, GroupSettings, Isolation, OutOfRange, ProducerSettings, Settings, Strategy,
+};
 use super::table::{self, Support};
 use crate::error::Error;
 
@@ -48,6 +50,7 @@ impl Settings {
             client,
             producer,
             reader,
+            group,
         } = self;
         match name {
             "bootstrap.servers" => client.bootstrap_servers = parse_servers(value)?,
@@ -89,7 +92,19 @@ impl Settings {
             "fetch.max.wait.ms" => reader.wait_max = millis(name, value)?,
             "isolation.level" => reader.isolation = parse_isolation(value)?,
             "check.crcs" => reader.check_crcs = parse(name, value)?,
-            "auto.offset.reset" => reader.out_of_range = parse_reset(value)?,
+            "auto.offset.reset" => {
+                reader.out_of_range = parse_reset(value)?;
+                group.reset = Some(reader.out_of_range);
+            }
+            "session.timeout.ms" => group.session_timeout = millis(name, value)?,
+            "heartbeat.interval.ms" => group.heartbeat_interval = millis(name, value)?,
+            "max.poll.interval.ms" => group.poll_interval_max = millis(name, value)?,
+            "enable.auto.commit" => group.auto_commit = parse(name, value)?,
+            "auto.commit.interval.ms" => group.auto_commit_interval = millis(name, value)?,
+            "group.instance.id" => group.instance_id = value.to_owned(),
+            "group.protocol" => group.protocol = parse_protocol(value)?,
+            "group.remote.assignor" => group.remote_assignor = value.to_owned(),
+            "partition.assignment.strategy" => group.strategies = parse_strategies(value)?,
             _ => return Err(Error::config(format!("property `{name}` has no setting"))),
         }
         Ok(())
@@ -230,6 +245,60 @@ fn parse_reset(value: &str) -> Result<OutOfRange, Error> {
     }
 }
 
+fn parse_protocol(value: &str) -> Result<GroupProtocol, Error> {
+    // Java's client compares without case as well.
+    match value.to_ascii_lowercase().as_str() {
+        "classic" => Ok(GroupProtocol::Classic),
+        "consumer" => Ok(GroupProtocol::Consumer),
+        _ => Err(Error::config(format!(
+            "cannot read group.protocol={value}: expected classic or consumer"
+        ))),
+    }
+}
+
+fn parse_strategies(value: &str) -> Result<Vec<Strategy>, Error> {
+    let mut strategies = Vec::new();
+    for word in value.split(',').map(str::trim) {
+        let name = match word.rsplit('.').next() {
+            Some("RangeAssignor") => "range",
+            Some("RoundRobinAssignor") => "roundrobin",
+            Some("CooperativeStickyAssignor") => "cooperative-sticky",
+            _ => word,
+        };
+        let Some(strategy) = Strategy::from_name(name) else {
+            return Err(Error::config(format!(
+                "cannot read partition.assignment.strategy={value}: `{word}` is none of range, \
+                 roundrobin and cooperative-sticky"
+            )));
+        };
+        if !strategies.contains(&strategy) {
+            strategies.push(strategy);
+        }
+    }
+    Ok(strategies)
+}
+
+/// Checks what only holds between settings of a member.
+pub(crate) fn validate_group(group: &GroupSettings) -> Result<(), Error> {
+    let refuse = |message: &str| Err(Error::config(message.to_owned()));
+    if group.poll_interval_max.is_zero() {
+        return refuse("max.poll.interval.ms must be at least 1");
+    }
+    if group.protocol == GroupProtocol::Consumer {
+        return Ok(());
+    }
+    if group.heartbeat_interval.is_zero() || group.heartbeat_interval >= group.session_timeout {
+        return refuse(
+            "heartbeat.interval.ms must lie between 1 and session.timeout.ms, and be about a \
+             third of it: a member that is heard too seldom is taken out of its group",
+        );
+    }
+    if group.strategies.is_empty() {
+        return refuse("partition.assignment.strategy names no strategy");
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::table::PROPERTIES;
@@ -245,7 +314,8 @@ mod tests {
                     .expect(property.name);
             }
         }
-        // Told explicitly, these two are remembered as such.
+        // Told explicitly, these three are remembered as such.
+        assert_eq!(settings.group.reset.take(), Some(OutOfRange::Fail));
         assert_eq!(settings.producer.idempotence.take(), Some(true));
         assert!(std::mem::take(
             &mut settings.producer.delivery_timeout_explicit
@@ -267,6 +337,14 @@ mod tests {
             ("isolation.level", "read_committed"),
             ("check.crcs", "false"),
             ("auto.offset.reset", "earliest"),
+            ("enable.auto.commit", "false"),
+            ("group.instance.id", "a"),
+            ("group.protocol", "consumer"),
+            ("group.remote.assignor", "range"),
+            (
+                "partition.assignment.strategy",
+                "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+            ),
         ];
         for property in PROPERTIES
             .iter()
@@ -291,6 +369,12 @@ mod tests {
             ("security.protocol", "SASL_SSL", "plaintext only"),
             ("bootstrap.servers", "localhost", "expected host:port"),
             ("transactional.id", "billing", "no transactions"),
+            ("group.protocol", "share", "expected classic or consumer"),
+            (
+                "partition.assignment.strategy",
+                "range,best",
+                "`best` is none of",
+            ),
         ] {
             let error = Settings::default().apply(name, value).expect_err(name);
             assert!(error.to_string().contains(expected), "{name}: {error}");

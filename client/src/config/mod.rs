@@ -7,8 +7,10 @@ mod properties;
 mod settings;
 mod table;
 
-pub(crate) use apply::{parse_servers, validate_producer};
+pub(crate) use apply::{parse_servers, validate_group, validate_producer};
 pub(crate) use properties::parse as parse_properties;
-pub use settings::{Acks, Isolation, OutOfRange};
-pub(crate) use settings::{ClientSettings, ProducerSettings, ReaderSettings, Settings};
+pub use settings::{Acks, GroupProtocol, Isolation, OutOfRange, Strategy};
+pub(crate) use settings::{
+    ClientSettings, GroupSettings, ProducerSettings, ReaderSettings, Settings,
+};
 pub use table::{PROPERTIES, Property, Scope, Support};

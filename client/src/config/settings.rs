@@ -114,12 +114,74 @@ pub(crate) struct ReaderSettings {
     pub(crate) out_of_range: OutOfRange,
 }
 
+/// How members of a group agree on who reads what (`group.protocol`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupProtocol {
+    /// Members rejoin together and one of them assigns: every broker knows it.
+    #[default]
+    Classic,
+    /// The coordinator assigns and moves one partition after the other (KIP-848): Kafka 4.0 and
+    /// later, Corduroy.
+    Consumer,
+}
+
+/// How the leader of a classic group spreads partitions (`partition.assignment.strategy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Strategy {
+    /// Per topic, a run of neighbouring partitions for each member.
+    Range,
+    /// All partitions in turn, one for each member.
+    RoundRobin,
+    /// Even, and each member keeps what it has: only what moves is taken away (KIP-429).
+    CooperativeSticky,
+}
+
+impl Strategy {
+    /// The name on the wire.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Strategy::Range => "range",
+            Strategy::RoundRobin => "roundrobin",
+            Strategy::CooperativeSticky => "cooperative-sticky",
+        }
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Strategy> {
+        [
+            Strategy::Range,
+            Strategy::RoundRobin,
+            Strategy::CooperativeSticky,
+        ]
+        .into_iter()
+        .find(|strategy| strategy.name() == name)
+    }
+}
+
+/// What a member of a group obeys.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct GroupSettings {
+    pub(crate) session_timeout: Duration,
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) poll_interval_max: Duration,
+    pub(crate) auto_commit: bool,
+    pub(crate) auto_commit_interval: Duration,
+    /// Empty = a dynamic member.
+    pub(crate) instance_id: String,
+    pub(crate) protocol: GroupProtocol,
+    pub(crate) strategies: Vec<Strategy>,
+    /// Empty = the coordinator's default.
+    pub(crate) remote_assignor: String,
+    /// `auto.offset.reset` as the user set it: a group's default differs from a reader's.
+    pub(crate) reset: Option<OutOfRange>,
+}
+
 /// All settings of a client.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) client: ClientSettings,
     pub(crate) producer: ProducerSettings,
     pub(crate) reader: ReaderSettings,
+    pub(crate) group: GroupSettings,
 }
 
 impl Default for ClientSettings {
@@ -173,6 +235,23 @@ impl Default for ReaderSettings {
             isolation: Isolation::ReadUncommitted,
             check_crcs: true,
             out_of_range: OutOfRange::Fail,
+        }
+    }
+}
+
+impl Default for GroupSettings {
+    fn default() -> Self {
+        GroupSettings {
+            session_timeout: Duration::from_secs(45),
+            heartbeat_interval: Duration::from_secs(3),
+            poll_interval_max: Duration::from_secs(300),
+            auto_commit: true,
+            auto_commit_interval: Duration::from_secs(5),
+            instance_id: String::new(),
+            protocol: GroupProtocol::Classic,
+            strategies: vec![Strategy::Range, Strategy::CooperativeSticky],
+            remote_assignor: String::new(),
+            reset: None,
         }
     }
 }

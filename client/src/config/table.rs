@@ -7,8 +7,10 @@ pub enum Scope {
     Client,
     /// Producers.
     Producer,
-    /// Readers.
+    /// Readers, with and without a group.
     Reader,
+    /// Members of groups.
+    Group,
 }
 
 /// What this client does with a property.
@@ -82,12 +84,11 @@ const JAVA: &str = "a class of the Java client; this client takes and gives byte
 const KERNEL: &str = "the operating system sizes its buffers itself";
 const NO_TLS: &str = "this client speaks plaintext only for now";
 const NO_SASL: &str = "this client does not authenticate for now";
-const GROUPS: &str = "readers without a group do not use it";
 const BOOTSTRAP: &str = "bootstrap.servers are asked again as soon as no known broker answers";
 const METRICS: &str = "this client keeps no metrics reporters";
-const POLL: &str = "there is no poll loop: a reader hands out records as they are asked for";
+const POLL: &str = "a batch holds what one fetch brought; max.partition.fetch.bytes bounds it";
 
-use Scope::{Client, Producer, Reader};
+use Scope::{Client, Group, Producer, Reader};
 
 /// Every name that this client knows, sorted by scope.
 pub const PROPERTIES: &[Property] = &[
@@ -357,22 +358,69 @@ pub const PROPERTIES: &[Property] = &[
         Reader,
         "auto.offset.reset",
         "none",
-        "where to go on if an offset does not exist: earliest, latest or none (Kafka's default \
-         of `latest` belongs to groups; a reader names its position)",
+        "where to go on if an offset does not exist: earliest, latest or none (a group's default \
+         is `latest`; a reader without a group names its position)",
     ),
     ignored(Reader, "key.deserializer", JAVA),
     ignored(Reader, "value.deserializer", JAVA),
     ignored(Reader, "max.poll.records", POLL),
-    ignored(Reader, "max.poll.interval.ms", POLL),
-    ignored(Reader, "group.id", GROUPS),
-    ignored(Reader, "group.instance.id", GROUPS),
-    ignored(Reader, "group.protocol", GROUPS),
-    ignored(Reader, "group.remote.assignor", GROUPS),
-    ignored(Reader, "partition.assignment.strategy", GROUPS),
-    ignored(Reader, "session.timeout.ms", GROUPS),
-    ignored(Reader, "heartbeat.interval.ms", GROUPS),
-    ignored(Reader, "enable.auto.commit", GROUPS),
-    ignored(Reader, "auto.commit.interval.ms", GROUPS),
+    obeyed(
+        Group,
+        "max.poll.interval.ms",
+        "300000",
+        "a member that takes longer for a batch leaves its group; also the rebalance timeout",
+    ),
+    obeyed(
+        Group,
+        "session.timeout.ms",
+        "45000",
+        "a member that is silent for this long is taken out of its group (classic protocol)",
+    ),
+    obeyed(
+        Group,
+        "heartbeat.interval.ms",
+        "3000",
+        "how often a member shows that it lives (classic protocol)",
+    ),
+    obeyed(
+        Group,
+        "enable.auto.commit",
+        "true",
+        "commit what was processed, before the next batch and on leaving",
+    ),
+    obeyed(
+        Group,
+        "auto.commit.interval.ms",
+        "5000",
+        "how often that is done",
+    ),
+    obeyed(
+        Group,
+        "group.instance.id",
+        "",
+        "name of a static member: it may restart without a rebalance (KIP-345)",
+    ),
+    obeyed(
+        Group,
+        "group.protocol",
+        "classic",
+        "who assigns partitions: classic (a member) or consumer (the coordinator, KIP-848)",
+    ),
+    obeyed(
+        Group,
+        "group.remote.assignor",
+        "",
+        "assignor of the coordinator (consumer protocol): uniform or range",
+    ),
+    obeyed(
+        Group,
+        "partition.assignment.strategy",
+        "range,cooperative-sticky",
+        "assignors of the classic protocol, the preferred one first: range, roundrobin or \
+         cooperative-sticky, also as Java class names; members rebalance cooperatively if all of \
+         theirs can",
+    ),
+    ignored(Group, "group.id", "`Client::group` names the group"),
     ignored(
         Reader,
         "exclude.internal.topics",

@@ -1,12 +1,19 @@
 //! The APIs that this client calls, each with the versions that it speaks.
 
 use corduroy_protocol::messages::{
-    CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse,
+    ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse, CreatePartitionsRequest, CreatePartitionsResponse,
+    CreateTopicsRequest, CreateTopicsResponse, DeleteGroupsRequest, DeleteGroupsResponse,
     DeleteTopicsRequest, DeleteTopicsResponse, DescribeClusterRequest, DescribeClusterResponse,
-    DescribeConfigsRequest, DescribeConfigsResponse, FetchRequest, FetchResponse,
-    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, InitProducerIdRequest,
-    InitProducerIdResponse, ListOffsetsRequest, ListOffsetsResponse, MetadataRequest,
-    MetadataResponse, ProduceRequest, ProduceResponse,
+    DescribeConfigsRequest, DescribeConfigsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
+    FetchRequest, FetchResponse, FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatRequest,
+    HeartbeatResponse, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
+    InitProducerIdRequest, InitProducerIdResponse, JoinGroupRequest, JoinGroupResponse,
+    LeaveGroupRequest, LeaveGroupResponse, ListGroupsRequest, ListGroupsResponse,
+    ListOffsetsRequest, ListOffsetsResponse, MetadataRequest, MetadataResponse,
+    OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
+    OffsetFetchRequest, OffsetFetchResponse, ProduceRequest, ProduceResponse, SyncGroupRequest,
+    SyncGroupResponse,
 };
 use corduroy_protocol::{ApiKey, Request, Response};
 
@@ -63,4 +70,17 @@ apis! {
     CreatePartitions CreatePartitionsRequest CreatePartitionsResponse 0..=3;
     IncrementalAlterConfigs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse 0..=1;
     DescribeCluster DescribeClusterRequest DescribeClusterResponse 0..=1;
+    FindCoordinator FindCoordinatorRequest FindCoordinatorResponse 0..=6;
+    JoinGroup JoinGroupRequest JoinGroupResponse 2..=9;
+    SyncGroup SyncGroupRequest SyncGroupResponse 0..=5;
+    Heartbeat HeartbeatRequest HeartbeatResponse 0..=4;
+    LeaveGroup LeaveGroupRequest LeaveGroupResponse 0..=5;
+    OffsetCommit OffsetCommitRequest OffsetCommitResponse 2..=9;
+    OffsetFetch OffsetFetchRequest OffsetFetchResponse 1..=9;
+    ListGroups ListGroupsRequest ListGroupsResponse 0..=5;
+    DescribeGroups DescribeGroupsRequest DescribeGroupsResponse 0..=6;
+    DeleteGroups DeleteGroupsRequest DeleteGroupsResponse 0..=2;
+    OffsetDelete OffsetDeleteRequest OffsetDeleteResponse 0..=0;
+    ConsumerGroupHeartbeat ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse 0..=1;
+    ConsumerGroupDescribe ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse 0..=1;
 }

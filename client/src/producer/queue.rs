@@ -376,11 +376,7 @@ impl PartitionQueue {
         let SlotState::InFlight { led, expired } = slot.state else {
             return Pause::No;
         };
-        slot.last_error = match &answer {
-            Answer::Written { .. } => None,
-            Answer::Refused { code, message } => Some(Error::broker(*code, message.as_deref())),
-            Answer::Unsent(error) | Answer::Lost(error) => Some(error.clone()),
-        };
+        slot.last_error = answer.error();
         let in_time = now < slot.created_at + rules.delivery_timeout;
         let facts = Facts {
             idempotent: slot.stamp.is_some(),

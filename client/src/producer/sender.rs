@@ -235,7 +235,12 @@ impl Sender {
                     .partition(&topic, key.partition())
                     .and_then(|partition| partition.seen());
                 let Some((id, _)) = leader.filter(|(id, _)| image.brokers.contains_key(id)) else {
-                    needs.metadata |= !accumulator.queue(*key).is_empty();
+                    if !accumulator.queue(*key).is_empty() {
+                        needs.metadata = true;
+                        let partition = key.partition();
+                        let error = format_args!("no node leads {topic}/{partition}");
+                        tracing::debug!(%error, "a batch waits");
+                    }
                     continue;
                 };
                 let node = self.nodes.entry(id).or_default();
@@ -522,8 +527,14 @@ impl Sender {
                     leader,
                     ..
                 } = shipped;
+                let error = answer.error();
                 let queue = accumulator.queue(key);
                 let pause = queue.answer(&rules, now, order, batch, answer, &mut settled);
+                if pause != Pause::No
+                    && let Some(error) = &error
+                {
+                    tracing::debug!(%error, "a batch is tried again");
+                }
                 let until = now + net.retry_backoff().wait(queue.failures + 1, &net.env);
                 match pause {
                     Pause::No => {}

@@ -23,6 +23,17 @@ pub(crate) enum Answer {
     Lost(Error),
 }
 
+impl Answer {
+    /// What went wrong, if it is not that the broker has it.
+    pub(crate) fn error(&self) -> Option<Error> {
+        match self {
+            Answer::Written { .. } => None,
+            Answer::Refused { code, message } => Some(Error::broker(*code, message.as_deref())),
+            Answer::Unsent(error) | Answer::Lost(error) => Some(error.clone()),
+        }
+    }
+}
+
 /// What is known when an answer comes in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {

@@ -85,6 +85,8 @@ pub struct ReadBatch {
     pub(crate) high_watermark: i64,
     /// What it takes of the prefetch budget.
     pub(crate) fetched_bytes: usize,
+    /// Which ownership of the partition it was fetched under; 0 without a group.
+    pub(crate) incarnation: u64,
 }
 
 impl ReadBatch {

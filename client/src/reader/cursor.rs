@@ -155,6 +155,7 @@ impl Cursor {
             next_offset: self.next_offset,
             high_watermark: fetched.high_watermark,
             fetched_bytes,
+            incarnation: 0,
         }))
     }
 

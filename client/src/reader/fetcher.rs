@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use corduroy_protocol::ErrorCode;
@@ -13,12 +12,13 @@ use corduroy_protocol::messages::fetch_response::PartitionData;
 use corduroy_protocol::messages::{BrokerId, FetchRequest, FetchResponse, TopicName};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use super::From;
 use super::batch::ReadBatch;
+use super::budget::Budget;
 use super::cursor::{Aborted, Cursor, Fetched, View};
 use super::places::Places;
 use crate::client::ClientShared;
@@ -29,6 +29,7 @@ use crate::net::api::{Api, StrBytes};
 use crate::net::connection::Connection;
 use crate::net::pool::Pool;
 use crate::offsets::OffsetSpec;
+use crate::topic_partition::TopicPartition;
 
 /// A fetch that takes this much longer than its wait makes the reader ask who leads now.
 const STALL_AFTER: Duration = Duration::from_secs(1);
@@ -36,64 +37,71 @@ const STALL_AFTER: Duration = Duration::from_secs(1);
 /// How long all brokers may say that the topic does not exist before the reader believes them.
 const DELETED_GRACE: Duration = Duration::from_secs(5);
 
-/// What to read.
-pub(super) struct Plan {
-    pub(super) topic: String,
-    pub(super) partitions: Option<Vec<i32>>,
-    pub(super) from: From,
+/// How long an assigned partition may look for a place before the others are served again.
+const PLACE_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// What to read of one topic.
+pub(crate) struct Plan {
+    pub(crate) topic: String,
+    pub(crate) partitions: Option<Vec<i32>>,
+    pub(crate) from: From,
     /// Ends at the high watermarks found at the start.
-    pub(super) bounded: bool,
-    pub(super) settings: ReaderSettings,
+    pub(crate) bounded: bool,
 }
 
-/// Bytes that were fetched and not yet taken.
-#[derive(Clone)]
-pub(super) struct Budget {
-    shared: Arc<BudgetShared>,
+/// What is read, and who says so.
+pub(crate) enum Source {
+    /// One topic, from its partitions' starts on.
+    Topic {
+        plan: Plan,
+        started: watch::Sender<Option<Vec<(i32, i64)>>>,
+    },
+    /// Whatever a group assigns to its member. Such a fetcher outlives passing troubles of a topic:
+    /// the group's next assignment deals with the lasting ones.
+    Assigned(mpsc::UnboundedReceiver<Change>),
 }
 
-struct BudgetShared {
-    used_bytes: AtomicUsize,
-    limit_bytes: usize,
-    freed: Notify,
+/// A change of what is read.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Add(Vec<Start>),
+    Remove(Vec<TopicPartition>),
+    /// Fetches nothing of the partition for now, or again.
+    Hold(TopicPartition, bool),
 }
 
-impl Budget {
-    pub(super) fn new(limit_bytes: usize) -> Budget {
-        let shared = BudgetShared {
-            used_bytes: AtomicUsize::new(0),
-            limit_bytes,
-            freed: Notify::new(),
-        };
-        Budget {
-            shared: Arc::new(shared),
-        }
-    }
-
-    pub(super) fn free(&self, bytes: usize) {
-        let before = self.shared.used_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        if before >= self.shared.limit_bytes && before - bytes < self.shared.limit_bytes {
-            self.shared.freed.notify_one();
-        }
-    }
-
-    fn take(&self, bytes: usize) {
-        self.shared.used_bytes.fetch_add(bytes, Ordering::AcqRel);
-    }
-
-    fn has_room(&self) -> bool {
-        let used = self.shared.used_bytes.load(Ordering::Acquire);
-        used < self.shared.limit_bytes.max(1)
-    }
+/// Where reading a partition begins.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) at: TopicPartition,
+    pub(crate) offset: i64,
+    /// Stamped on the partition's batches.
+    pub(crate) incarnation: u64,
 }
 
 /// One partition that is read.
 struct Track {
     cursor: Cursor,
+    incarnation: u64,
+    /// Rests until it is told otherwise.
+    held: bool,
     paused: Option<Paused>,
     failures: u32,
     /// Since when brokers say that it does not exist.
     unknown_since: Option<Instant>,
+}
+
+impl Track {
+    fn new(cursor: Cursor, incarnation: u64) -> Track {
+        Track {
+            cursor,
+            incarnation,
+            held: false,
+            paused: None,
+            failures: 0,
+            unknown_since: None,
+        }
+    }
 }
 
 /// A partition rests until then, or until somebody else leads it.
@@ -109,25 +117,32 @@ struct Answered {
     result: Result<FetchResponse, Error>,
 }
 
+/// What a fetch asks of one partition.
+#[derive(Clone, Copy)]
+struct Asked {
+    leader_epoch: i32,
+    offset: i64,
+    incarnation: u64,
+}
+
 /// A fetch on its way.
 struct Outstanding {
     sent_at: Instant,
-    /// Partitions, with the epochs of their leaders.
-    partitions: Vec<(i32, i32)>,
+    partitions: BTreeMap<TopicPartition, Asked>,
     /// Known once the connection is there.
     connection: Arc<watch::Sender<Option<Arc<Connection>>>>,
 }
 
-pub(super) struct Fetcher {
+pub(crate) struct Fetcher {
     client: Arc<ClientShared>,
-    plan: Plan,
+    settings: ReaderSettings,
+    source: Source,
     budget: Budget,
     batches: mpsc::UnboundedSender<Result<ReadBatch, Error>>,
-    started: watch::Sender<Option<Vec<(i32, i64)>>>,
     pool: Arc<Pool>,
-    topic: Arc<str>,
-    topic_id: Uuid,
-    tracks: BTreeMap<i32, Track>,
+    /// The topics of `tracks` with their ids, nil while unknown.
+    topics: BTreeMap<Arc<str>, Uuid>,
+    tracks: BTreeMap<TopicPartition, Track>,
     outstanding: HashMap<i32, Outstanding>,
     fetching: FuturesUnordered<Fetching>,
     /// Which partition comes first in the next request.
@@ -135,22 +150,21 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    pub(super) fn new(
+    pub(crate) fn new(
         client: Arc<ClientShared>,
-        plan: Plan,
+        settings: ReaderSettings,
+        source: Source,
         budget: Budget,
         batches: mpsc::UnboundedSender<Result<ReadBatch, Error>>,
-        started: watch::Sender<Option<Vec<(i32, i64)>>>,
     ) -> Fetcher {
         Fetcher {
             pool: Arc::new(Pool::new(client.net.clone())),
-            topic: plan.topic.as_str().into(),
-            topic_id: Uuid::nil(),
             client,
-            plan,
+            settings,
+            source,
             budget,
             batches,
-            started,
+            topics: BTreeMap::new(),
             tracks: BTreeMap::new(),
             outstanding: HashMap::new(),
             fetching: FuturesUnordered::new(),
@@ -159,7 +173,7 @@ impl Fetcher {
     }
 
     /// Runs until the end, an error, or until nobody listens any more.
-    pub(super) async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let batches = self.batches.clone();
         let ended = tokio::select! {
             ended = self.read() => ended,
@@ -172,18 +186,26 @@ impl Fetcher {
         self.pool.close("the reader has ended");
     }
 
+    fn is_assigned(&self) -> bool {
+        matches!(self.source, Source::Assigned(_))
+    }
+
     async fn read(&mut self) -> Result<(), Error> {
         self.begin().await?;
         let mut changes = self.client.metadata.changes();
         let budget = self.budget.clone();
-        while self.tracks.values().any(|track| !track.cursor.is_done()) {
+        while self.is_assigned() || self.tracks.values().any(|track| !track.cursor.is_done()) {
             let next_look = self.step()?;
             let far = self.client.net.env.now() + Duration::from_secs(3600);
             tokio::select! {
+                change = next_change(&mut self.source) => match change {
+                    Some(change) => self.change(change),
+                    None => return Ok(()),
+                },
                 Some(answered) = self.fetching.next(), if !self.fetching.is_empty() => {
                     self.take(answered).await?;
                 }
-                () = budget.shared.freed.notified() => {}
+                () = budget.freed() => {}
                 _ = changes.changed() => {}
                 () = sleep_until(next_look.unwrap_or(far)) => {}
             }
@@ -191,18 +213,55 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Finds the partitions and where to begin.
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Add(starts) => {
+                for start in starts {
+                    let TopicPartition { topic, partition } = start.at.clone();
+                    let id = self
+                        .client
+                        .metadata
+                        .image()
+                        .topics
+                        .get(&topic)
+                        .map(|t| t.id);
+                    self.topics
+                        .entry(topic.clone())
+                        .or_insert(id.unwrap_or_default());
+                    let cursor = Cursor::new(topic, partition, start.offset, None);
+                    let track = Track::new(cursor, start.incarnation);
+                    self.tracks.insert(start.at, track);
+                }
+            }
+            Change::Remove(gone) => {
+                for at in gone {
+                    self.tracks.remove(&at);
+                }
+                let tracks = &self.tracks;
+                self.topics
+                    .retain(|topic, _| tracks.keys().any(|at| at.topic == *topic));
+            }
+            Change::Hold(at, held) => {
+                if let Some(track) = self.tracks.get_mut(&at) {
+                    track.held = held;
+                }
+            }
+        }
+    }
+
+    /// Finds the partitions of one topic and where to begin.
     async fn begin(&mut self) -> Result<(), Error> {
+        let Source::Topic { plan, started } = &self.source else {
+            return Ok(());
+        };
         let deadline = self.client.api_deadline();
         let topic = self
             .client
             .metadata
-            .topic(&self.topic, Asker::Reader, deadline)
+            .topic(&plan.topic, Asker::Reader, deadline)
             .await?;
-        self.topic = topic.name.clone();
-        self.topic_id = topic.id;
         let count = topic.partitions.len() as i32;
-        let partitions = match &self.plan.partitions {
+        let partitions = match &plan.partitions {
             None => (0..count).collect(),
             Some(partitions) => partitions.clone(),
         };
@@ -212,10 +271,10 @@ impl Fetcher {
         {
             let message = format!("the topic has {count} partitions");
             return Err(Error::new(ErrorKind::UnknownPartition, message)
-                .with_partition(&self.topic, *unknown));
+                .with_partition(&topic.name, *unknown));
         }
-        let places = self.places();
-        let ends = match self.plan.bounded {
+        let places = self.places(&topic.name);
+        let ends = match plan.bounded {
             true => Some(
                 places
                     .offsets(&partitions, OffsetSpec::Latest, deadline)
@@ -223,33 +282,27 @@ impl Fetcher {
             ),
             false => None,
         };
-        let from = self.plan.from;
         let starts = places
-            .starts(from, &partitions, ends.as_ref(), deadline)
+            .starts(plan.from, &partitions, ends.as_ref(), deadline)
             .await?;
+        self.topics.insert(topic.name.clone(), topic.id);
         for (&partition, &start) in &starts {
             let end = ends
                 .as_ref()
                 .map(|ends| ends.get(&partition).copied().unwrap_or(0));
-            let cursor = Cursor::new(self.topic.clone(), partition, start, end);
-            let track = Track {
-                cursor,
-                paused: None,
-                failures: 0,
-                unknown_since: None,
-            };
-            self.tracks.insert(partition, track);
+            let cursor = Cursor::new(topic.name.clone(), partition, start, end);
+            let at = TopicPartition::new(topic.name.clone(), partition);
+            self.tracks.insert(at, Track::new(cursor, 0));
         }
-        self.started
-            .send_replace(Some(starts.into_iter().collect()));
+        started.send_replace(Some(starts.into_iter().collect()));
         Ok(())
     }
 
-    fn places(&self) -> Places {
+    fn places(&self, topic: &Arc<str>) -> Places {
         Places {
             client: self.client.clone(),
-            topic: self.topic.clone(),
-            isolation: self.plan.settings.isolation,
+            topic: topic.clone(),
+            isolation: self.settings.isolation,
         }
     }
 
@@ -258,11 +311,13 @@ impl Fetcher {
     fn step(&mut self) -> Result<Option<Instant>, Error> {
         let now = self.client.net.env.now();
         let image = self.client.metadata.image();
-        self.client.metadata.want(&self.topic, Asker::Reader);
-        self.check_topic(&image)?;
+        for topic in self.topics.keys() {
+            self.client.metadata.want(topic, Asker::Reader);
+        }
+        self.check_topics(&image)?;
         self.watch_stalls(now, &image);
         let has_room = self.budget.has_room();
-        let mut wanted: HashMap<i32, Vec<FetchPartition>> = HashMap::new();
+        let mut wanted: HashMap<i32, Vec<(TopicPartition, Asked)>> = HashMap::new();
         let mut needs_metadata = false;
         self.turn = self.turn.wrapping_add(1);
         let count = self.tracks.len().max(1);
@@ -277,15 +332,15 @@ impl Fetcher {
                 (late, early)
             },
         );
-        for (&partition, track) in early.into_iter().chain(late) {
+        for (at, track) in early.into_iter().chain(late) {
             let known = image
-                .partition(&self.topic, partition)
+                .partition(&at.topic, at.partition)
                 .and_then(|known| known.seen());
             let is_paused = track
                 .paused
                 .as_ref()
                 .is_some_and(|paused| now < paused.until && paused.leader == known);
-            if track.cursor.is_done() {
+            if track.cursor.is_done() || track.held {
                 continue;
             }
             if is_paused {
@@ -301,15 +356,12 @@ impl Fetcher {
             if self.outstanding.contains_key(&leader) || !has_room {
                 continue;
             }
-            wanted.entry(leader).or_default().push(
-                FetchPartition::default()
-                    .with_partition(partition)
-                    .with_current_leader_epoch(epoch)
-                    .with_fetch_offset(track.cursor.next_offset())
-                    .with_last_fetched_epoch(track.cursor.last_epoch())
-                    .with_log_start_offset(-1)
-                    .with_partition_max_bytes(self.plan.settings.partition_bytes_max),
-            );
+            let asked = Asked {
+                leader_epoch: epoch,
+                offset: track.cursor.next_offset(),
+                incarnation: track.incarnation,
+            };
+            wanted.entry(leader).or_default().push((at.clone(), asked));
         }
         for (node, partitions) in wanted {
             self.fetch(node, partitions, now, &image);
@@ -322,7 +374,7 @@ impl Fetcher {
             .values()
             .filter_map(|track| track.paused.as_ref())
             .map(|p| p.until);
-        let patience = self.plan.settings.wait_max + STALL_AFTER;
+        let patience = self.settings.wait_max + STALL_AFTER;
         let stalls = self
             .outstanding
             .values()
@@ -331,17 +383,25 @@ impl Fetcher {
     }
 
     /// A topic that was deleted and created again is another log: offsets of one mean nothing in
-    /// the other.
-    fn check_topic(&mut self, image: &ClusterImage) -> Result<(), Error> {
-        let Some(topic) = image.topics.get(&self.topic) else {
-            return Ok(());
-        };
-        if self.topic_id.is_nil() {
-            self.topic_id = topic.id;
-        }
-        if topic.error.is_none() && !topic.id.is_nil() && topic.id != self.topic_id {
-            let message = "the topic was deleted and created again";
-            return Err(Error::new(ErrorKind::LogTruncated, message).with_topic(&self.topic));
+    /// the other. A group's member goes on: where its place does not exist, `auto.offset.reset`
+    /// says where.
+    fn check_topics(&mut self, image: &ClusterImage) -> Result<(), Error> {
+        let is_assigned = self.is_assigned();
+        for (name, id) in &mut self.topics {
+            let Some(topic) = image.topics.get(name) else {
+                continue;
+            };
+            if id.is_nil() {
+                *id = topic.id;
+            }
+            if topic.error.is_none() && !topic.id.is_nil() && topic.id != *id {
+                let message = "the topic was deleted and created again";
+                if !is_assigned {
+                    return Err(Error::new(ErrorKind::LogTruncated, message).with_topic(name));
+                }
+                tracing::warn!(topic = %name, message);
+                *id = topic.id;
+            }
         }
         Ok(())
     }
@@ -349,11 +409,11 @@ impl Fetcher {
     fn fetch(
         &mut self,
         node: i32,
-        partitions: Vec<FetchPartition>,
+        partitions: Vec<(TopicPartition, Asked)>,
         now: Instant,
         image: &Arc<ClusterImage>,
     ) {
-        let settings = &self.plan.settings;
+        let settings = &self.settings;
         let wait = settings.wait_max;
         let limit = self
             .client
@@ -361,11 +421,27 @@ impl Fetcher {
             .settings
             .request_timeout
             .saturating_add(wait);
-        let epochs = partitions
-            .iter()
-            .map(|p| (p.partition, p.current_leader_epoch))
-            .collect();
-        let name = TopicName(StrBytes::from_string(self.topic.to_string()));
+        // In the order of the turn, each topic once: brokers fill an answer in this order.
+        let mut topics: Vec<(Arc<str>, Vec<FetchPartition>)> = Vec::new();
+        for (at, asked) in &partitions {
+            let last_epoch = self.tracks.get(at).map(|track| track.cursor.last_epoch());
+            let fetch = FetchPartition::default()
+                .with_partition(at.partition)
+                .with_current_leader_epoch(asked.leader_epoch)
+                .with_fetch_offset(asked.offset)
+                .with_last_fetched_epoch(last_epoch.unwrap_or(-1))
+                .with_log_start_offset(-1)
+                .with_partition_max_bytes(settings.partition_bytes_max);
+            match topics.iter_mut().find(|(topic, _)| *topic == at.topic) {
+                Some((_, fetches)) => fetches.push(fetch),
+                None => topics.push((at.topic.clone(), vec![fetch])),
+            }
+        }
+        let topics = topics.into_iter().map(|(topic, fetches)| {
+            FetchTopic::default()
+                .with_topic(TopicName(StrBytes::from_string(topic.to_string())))
+                .with_partitions(fetches)
+        });
         let request = FetchRequest::default()
             .with_replica_id(BrokerId(-1))
             .with_max_wait_ms(i32::try_from(wait.as_millis()).unwrap_or(i32::MAX))
@@ -375,17 +451,13 @@ impl Fetcher {
             // No session (KIP-227): every request names what it wants.
             .with_session_id(0)
             .with_session_epoch(-1)
-            .with_topics(vec![
-                FetchTopic::default()
-                    .with_topic(name)
-                    .with_partitions(partitions),
-            ]);
+            .with_topics(topics.collect());
         let connection = Arc::new(watch::channel(None).0);
         self.outstanding.insert(
             node,
             Outstanding {
                 sent_at: now,
-                partitions: epochs,
+                partitions: partitions.into_iter().collect(),
                 connection: connection.clone(),
             },
         );
@@ -410,12 +482,14 @@ impl Fetcher {
         let failed = match result {
             Ok(response) => match ErrorCode::from_code(response.error_code) {
                 ErrorCode::None => {
-                    for part in response
-                        .responses
-                        .into_iter()
-                        .flat_map(|topic| topic.partitions)
-                    {
-                        self.take_partition(part, now).await?;
+                    for topic in response.responses {
+                        let name: Arc<str> = (**topic.topic).into();
+                        for part in topic.partitions {
+                            let at = TopicPartition::new(name.clone(), part.partition_index);
+                            if let Some(asked) = asked.as_ref().and_then(|asked| asked.get(&at)) {
+                                self.take_partition(&at, *asked, part, now).await?;
+                            }
+                        }
                     }
                     return Ok(());
                 }
@@ -424,21 +498,35 @@ impl Fetcher {
             Err(error) => error,
         };
         if !failed.is_retriable() {
-            return Err(failed.with_topic(&self.topic));
+            let topic = asked.and_then(|asked| asked.into_keys().next());
+            return Err(match topic {
+                Some(at) => failed.with_topic(&at.topic),
+                None => failed,
+            });
         }
         tracing::debug!(node, error = %failed, "a fetch failed");
-        for (partition, _) in asked.unwrap_or_default() {
-            self.pause(partition, now);
+        for at in asked.unwrap_or_default().into_keys() {
+            self.pause(&at, now);
         }
         self.client.metadata.refresh_soon();
         Ok(())
     }
 
-    async fn take_partition(&mut self, part: PartitionData, now: Instant) -> Result<(), Error> {
-        let partition = part.partition_index;
-        let Some(track) = self.tracks.get_mut(&partition) else {
+    async fn take_partition(
+        &mut self,
+        at: &TopicPartition,
+        asked: Asked,
+        part: PartitionData,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let is_assigned = self.is_assigned();
+        let Some(track) = self.tracks.get_mut(at) else {
             return Ok(());
         };
+        if (asked.incarnation, asked.offset) != (track.incarnation, track.cursor.next_offset()) {
+            // The track has moved meanwhile: what was asked of the old place is no news of the new.
+            return Ok(());
+        }
         match ErrorCode::from_code(part.error_code) {
             ErrorCode::None if part.diverging_epoch.end_offset >= 0 => {
                 let end = part.diverging_epoch.end_offset;
@@ -447,7 +535,13 @@ impl Fetcher {
                     track.cursor.next_offset()
                 );
                 let error = Error::new(ErrorKind::LogTruncated, message);
-                self.lost_place(partition, error).await
+                if is_assigned && self.settings.out_of_range != OutOfRange::Fail {
+                    // What was read and is no more can't be unread; the rest is still there.
+                    tracing::warn!(%at, end, %error, "goes on where the logs part");
+                    track.cursor.reset(end);
+                    return Ok(());
+                }
+                self.lost_place(at, error, now).await
             }
             ErrorCode::None => {
                 track.failures = 0;
@@ -467,10 +561,11 @@ impl Fetcher {
                         .collect(),
                 };
                 let view = View {
-                    isolation: self.plan.settings.isolation,
-                    check_crcs: self.plan.settings.check_crcs,
+                    isolation: self.settings.isolation,
+                    check_crcs: self.settings.check_crcs,
                 };
-                if let Some(batch) = track.cursor.take(fetched, view)? {
+                if let Some(mut batch) = track.cursor.take(fetched, view)? {
+                    batch.incarnation = track.incarnation;
                     self.budget.take(batch.fetched_bytes);
                     // If nobody listens any more, the task is about to end.
                     let _ = self.batches.send(Ok(batch));
@@ -485,14 +580,14 @@ impl Fetcher {
                     part.high_watermark
                 );
                 let error = Error::new(ErrorKind::OffsetOutOfRange, message);
-                self.lost_place(partition, error).await
+                self.lost_place(at, error, now).await
             }
             code if code.is_retriable() => {
                 if code == ErrorCode::UnknownTopicOrPartition {
                     let since = *track.unknown_since.get_or_insert(now);
-                    if now >= since + DELETED_GRACE {
+                    if now >= since + DELETED_GRACE && !is_assigned {
                         return Err(Error::new(ErrorKind::UnknownTopic, "the topic is gone")
-                            .with_partition(&self.topic, partition));
+                            .with_partition(&at.topic, at.partition));
                     }
                 }
                 let hint = LeaderHint {
@@ -503,9 +598,9 @@ impl Fetcher {
                     && self
                         .client
                         .metadata
-                        .hint(&self.topic, partition, hint, None);
+                        .hint(&at.topic, at.partition, hint, None);
                 if !hinted {
-                    self.pause(partition, now);
+                    self.pause(at, now);
                 }
                 if code.refreshes_metadata() {
                     self.client.metadata.refresh_soon();
@@ -514,36 +609,50 @@ impl Fetcher {
             }
             code => Err(Error::broker(code, None)
                 .with_api(FetchRequest::NAME)
-                .with_partition(&self.topic, partition)),
+                .with_partition(&at.topic, at.partition)),
         }
     }
 
     /// The reader's place is gone: ends with `error`, or goes on where the user said.
-    async fn lost_place(&mut self, partition: i32, error: Error) -> Result<(), Error> {
-        let spec = match self.plan.settings.out_of_range {
-            OutOfRange::Fail => return Err(error.with_partition(&self.topic, partition)),
+    async fn lost_place(
+        &mut self,
+        at: &TopicPartition,
+        error: Error,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let spec = match self.settings.out_of_range {
+            OutOfRange::Fail => return Err(error.with_partition(&at.topic, at.partition)),
             OutOfRange::Earliest => OffsetSpec::Earliest,
             OutOfRange::Latest => OffsetSpec::Latest,
         };
-        let deadline = self.client.api_deadline();
-        let offsets = self.places().offsets(&[partition], spec, deadline).await?;
-        if let (Some(track), Some(offset)) =
-            (self.tracks.get_mut(&partition), offsets.get(&partition))
-        {
-            tracing::warn!(topic = %self.topic, partition, offset, %error, "goes on elsewhere");
+        let mut deadline = self.client.api_deadline();
+        if self.is_assigned() {
+            deadline = deadline.min(now + PLACE_WAIT_MAX);
+        }
+        let places = self.places(&at.topic);
+        let offsets = match places.offsets(&[at.partition], spec, deadline).await {
+            Err(why) if self.is_assigned() && why.is_passing() => {
+                tracing::debug!(%at, error = %why, "no place to go on yet");
+                self.pause(at, now);
+                return Ok(());
+            }
+            found => found?,
+        };
+        if let (Some(track), Some(offset)) = (self.tracks.get_mut(at), offsets.get(&at.partition)) {
+            tracing::warn!(%at, offset, %error, "goes on elsewhere");
             track.cursor.reset(*offset);
         }
         Ok(())
     }
 
-    fn pause(&mut self, partition: i32, now: Instant) {
+    fn pause(&mut self, at: &TopicPartition, now: Instant) {
         let ClientShared { net, metadata, .. } = &*self.client;
-        if let Some(track) = self.tracks.get_mut(&partition) {
+        if let Some(track) = self.tracks.get_mut(at) {
             track.failures += 1;
             let until = now + net.retry_backoff().wait(track.failures, &net.env);
             let image = metadata.image();
             let leader = image
-                .partition(&self.topic, partition)
+                .partition(&at.topic, at.partition)
                 .and_then(|known| known.seen());
             track.paused = Some(Paused { until, leader });
         }
@@ -551,18 +660,18 @@ impl Fetcher {
 
     /// Leaves a broker that does not answer once another one leads what was asked of it.
     fn watch_stalls(&mut self, now: Instant, image: &ClusterImage) {
-        let patience = self.plan.settings.wait_max + STALL_AFTER;
+        let patience = self.settings.wait_max + STALL_AFTER;
         let mut stalled = false;
         for (node, fetch) in &self.outstanding {
             if now < fetch.sent_at + patience {
                 continue;
             }
             stalled = true;
-            let moved = fetch.partitions.iter().any(|(partition, epoch)| {
+            let moved = fetch.partitions.iter().any(|(at, asked)| {
                 let known = image
-                    .partition(&self.topic, *partition)
+                    .partition(&at.topic, at.partition)
                     .and_then(|p| p.seen());
-                known.is_some_and(|(leader, now)| leader != *node && now > *epoch)
+                known.is_some_and(|(leader, now)| leader != *node && now > asked.leader_epoch)
             });
             if let (true, Some(connection)) = (moved, &*fetch.connection.borrow()) {
                 connection.close(Error::new(
@@ -574,6 +683,14 @@ impl Fetcher {
         if stalled {
             self.client.metadata.refresh_soon();
         }
+    }
+}
+
+/// The next change of an assignment; for ever in coming where there is none.
+async fn next_change(source: &mut Source) -> Option<Change> {
+    match source {
+        Source::Topic { .. } => std::future::pending().await,
+        Source::Assigned(changes) => changes.recv().await,
     }
 }
 

@@ -2,8 +2,9 @@
 //! on and on.
 
 mod batch;
+mod budget;
 mod cursor;
-mod fetcher;
+pub(crate) mod fetcher;
 mod places;
 
 use std::pin::Pin;
@@ -19,10 +20,12 @@ pub use batch::{ReadBatch, ReadRecord};
 use crate::client::ClientShared;
 use crate::config::{Isolation, OutOfRange, ReaderSettings, Settings};
 use crate::error::Error;
-use fetcher::{Budget, Fetcher, Plan};
+pub(crate) use budget::Budget;
+use fetcher::{Fetcher, Plan, Source};
+pub(crate) use places::Places;
 
 /// Bytes that a reader fetches ahead of its user.
-const PREFETCH_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const PREFETCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// Where reading begins, in each partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,10 +168,11 @@ impl ReaderBuilder {
             partitions: self.partitions,
             from: self.from,
             bounded,
-            settings: self.settings.reader,
         };
         let tasks = self.client.net.tasks.clone();
-        tasks.spawn(Fetcher::new(self.client, plan, budget, batches, started).run());
+        let source = Source::Topic { plan, started };
+        let settings = self.settings.reader;
+        tasks.spawn(Fetcher::new(self.client, settings, source, budget, batches).run());
         reader
     }
 }

@@ -12,15 +12,15 @@ use crate::error::Error;
 use crate::offsets::{ListedOffset, OffsetSpec, Question, list};
 
 /// Finds offsets of one topic.
-pub(super) struct Places {
-    pub(super) client: Arc<ClientShared>,
-    pub(super) topic: Arc<str>,
-    pub(super) isolation: Isolation,
+pub(crate) struct Places {
+    pub(crate) client: Arc<ClientShared>,
+    pub(crate) topic: Arc<str>,
+    pub(crate) isolation: Isolation,
 }
 
 impl Places {
     /// The first offset to read of each partition; `ends`, where they are known already.
-    pub(super) async fn starts(
+    pub(crate) async fn starts(
         &self,
         from: From,
         partitions: &[i32],
@@ -78,7 +78,7 @@ impl Places {
     }
 
     /// One offset of each partition; 0 where there is none.
-    pub(super) async fn offsets(
+    pub(crate) async fn offsets(
         &self,
         partitions: &[i32],
         spec: OffsetSpec,

@@ -309,6 +309,12 @@ impl Cluster {
         }
     }
 
+    /// Whether every node serves, every partition has a leader and all its replicas in sync and
+    /// whole.
+    pub async fn is_whole(&self) -> bool {
+        self.missing().await.is_none()
+    }
+
     /// What keeps the cluster from being whole.
     async fn missing(&self) -> Option<String> {
         for node in &self.nodes {

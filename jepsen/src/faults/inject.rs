@@ -29,6 +29,8 @@ const NETWORK_FAULTS_MAX: usize = 2;
 const EVERYBODY_PERCENT: u64 = 15;
 /// How often a step that has to wait looks again.
 const LOOK: Duration = Duration::from_millis(100);
+/// For how long after a fault it is looked whether the cluster is whole again.
+const RECOVERY_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The largest jump of a wall clock.
 const CLOCK_JUMP_MS_MAX: u64 = 2 * 3600 * 1000;
 
@@ -56,6 +58,14 @@ struct Active {
     hits_before: u64,
 }
 
+/// A fault whose cause is gone, and the cluster is not whole yet.
+struct Recovering {
+    id: u64,
+    kind: FaultKind,
+    targets: Vec<u32>,
+    until: Instant,
+}
+
 /// What was done, before it is noted.
 struct Done {
     targets: Vec<u32>,
@@ -68,6 +78,7 @@ pub struct Injector {
     env: Env,
     recorder: Recorder,
     active: Vec<Active>,
+    recovering: Vec<Recovering>,
     shown: Rc<RefCell<Vec<&'static str>>>,
     /// The node that bit rot strikes: always the same one, as a minority is all that may be
     /// damaged.
@@ -85,6 +96,7 @@ impl Injector {
             env: env.clone(),
             recorder: recorder.clone(),
             active: Vec::new(),
+            recovering: Vec::new(),
             shown: Rc::default(),
             rot_target: chance.pick(nodes).copied(),
             remarks: Vec::new(),
@@ -126,6 +138,7 @@ impl Injector {
             }
             cluster.notice_ends();
             self.undo_due(cluster, now).await?;
+            self.notice_recovery(cluster).await;
             // Of the steps whose time has come and that have room, the kind that came least often:
             // where time is short, every kind has its turn before any has its second.
             let ready = waiting
@@ -146,6 +159,13 @@ impl Injector {
 
     fn has_room(&self, step: &Step) -> bool {
         if self.active.iter().any(|active| active.kind == step.kind) {
+            return false;
+        }
+        // Nothing is learnt from a cluster that never comes back: between two times that all nodes
+        // are gone it is whole, and takes writes.
+        if step.kind == FaultKind::PowerAll
+            && self.recovering.iter().any(|before| before.kind == step.kind)
+        {
             return false;
         }
         if step.kind.takes_a_node() {
@@ -174,6 +194,7 @@ impl Injector {
             let end = restarted.map_or_else(|error| format!("{error:#}"), |()| String::new());
             self.recorder
                 .fault(id, name, FaultPhase::End, &targets, &end);
+            self.watch_recovery(id, step.kind, targets);
             return;
         }
         match self.strike(cluster, step.kind, &mut chance).await {
@@ -354,7 +375,37 @@ impl Injector {
             .with_context(|| format!("cannot undo {}", kind.name()))?;
         self.recorder
             .fault(id, kind.name(), FaultPhase::End, &targets, &detail);
+        self.watch_recovery(id, kind, targets);
         Ok(())
+    }
+
+    fn watch_recovery(&mut self, id: u64, kind: FaultKind, targets: Vec<u32>) {
+        self.recovering.push(Recovering {
+            id,
+            kind,
+            targets,
+            until: self.env.now() + RECOVERY_WAIT_MAX,
+        });
+    }
+
+    /// Notes that the cluster is whole again. While another fault holds it is not asked: a node
+    /// that does not answer would keep this one from being undone in time.
+    async fn notice_recovery(&mut self, cluster: &Cluster) {
+        let now = self.env.now();
+        self.recovering.retain(|before| before.until > now);
+        if self.recovering.is_empty() || !self.active.is_empty() || !cluster.is_whole().await {
+            return;
+        }
+        self.note_whole();
+    }
+
+    /// Notes that the cluster is whole.
+    pub fn note_whole(&mut self) {
+        for before in self.recovering.drain(..) {
+            let name = before.kind.name();
+            self.recorder
+                .fault(before.id, name, FaultPhase::Recovered, &before.targets, "");
+        }
     }
 
     async fn undo_by(

@@ -22,8 +22,12 @@ const LONG_RUN_MS: u64 = 300_000;
 const WINDOW_MS_LEAST: u64 = 3_000;
 /// How long a fault holds.
 const HOLD_MS: (u64, u64) = (1_000, 12_000);
+/// Nobody is served while all nodes are without power: what counts is how often, not for how long.
+const HOLD_ALL_MS_MAX: u64 = 2_500;
 /// One fault of a kind in so much of a window.
 const EVERY_MS: u64 = 12_000;
+/// The same where a kind has the run to itself.
+const EVERY_ALONE_MS: u64 = 8_000;
 
 /// A fault that is to come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +57,12 @@ pub fn plan(seed: u64, load: Duration, kinds: &[FaultKind]) -> Vec<Step> {
     let windows = windows(&mut chance, load_ms, end_ms, kinds);
     let mut steps = Vec::new();
     let hold_high = (load_ms / 15).clamp(HOLD_MS.0 * 2, HOLD_MS.1);
+    let every = match kinds.len() {
+        1 => EVERY_ALONE_MS,
+        _ => EVERY_MS,
+    };
     for window in &windows {
-        let times = (window.until - window.from).div_ceil(EVERY_MS);
+        let times = (window.until - window.from).div_ceil(every);
         for kind in &window.kinds {
             for _ in 0..times {
                 steps.push(step(
@@ -85,6 +93,10 @@ pub fn plan(seed: u64, load: Duration, kinds: &[FaultKind]) -> Vec<Step> {
 }
 
 fn step(chance: &mut Chance, kind: FaultKind, (from, until): (u64, u64), hold_ms_max: u64) -> Step {
+    let hold_ms_max = match kind {
+        FaultKind::PowerAll => hold_ms_max.min(HOLD_ALL_MS_MAX),
+        _ => hold_ms_max,
+    };
     let hold = chance.between(HOLD_MS.0, hold_ms_max);
     let at = chance.between(from, until.saturating_sub(hold).max(from));
     Step {

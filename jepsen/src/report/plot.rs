@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::coverage::fault_spans;
+use crate::coverage::fault_windows;
 use crate::history::{History, Mark};
 
 use super::escape;
@@ -32,7 +32,7 @@ pub const COLOURS: usize = 10;
 
 /// All faults of a run, in order.
 pub fn shades(history: &History) -> Vec<Shade> {
-    let spans = fault_spans(history);
+    let spans = fault_windows(history);
     let names: BTreeMap<&str, usize> = spans
         .iter()
         .map(|(fault, _)| fault.fault.as_str())

@@ -70,6 +70,7 @@ impl Load {
         let crash_every = CRASH_EVERY.min(Duration::from_secs(run.seconds) / 4);
         let shared = Shared {
             env: env.clone(),
+            client: run.client,
             recorder: recorder.clone(),
             bootstrap: bootstrap.into(),
             keys: Rc::new(LiveKeys::new(places, writes_max)),

@@ -23,7 +23,7 @@
 //! | `p1 assign KEY ...`, `p1 seek N`, `p1 crash` | the consumer's and client's own |
 //! | `p1 commit T`, `p1 abort T`, `-> unknown` | the end of a transaction |
 //! | `create`, `delete [-> fail]` | the topic of the line's partition |
-//! | `fault NAME NODE ...`, `heal NAME` | a fault's beginning and end |
+//! | `fault NAME NODE ...`, `heal NAME`, `whole NAME` | a fault's beginning and end, and the cluster whole after it |
 //! | `healed`, `load-end` | marks |
 //! | `settings KEY=VALUE ...` | before the first call |
 //! | `plan FAULTS WRITES READS` | minima: each of `a,b` or `-` once, so many writes and reads, a final read |
@@ -90,6 +90,8 @@ struct Script {
     header: Header,
     events: Vec<Event>,
     faults: BTreeMap<String, (u64, Vec<u32>)>,
+    /// Healed, and the cluster not yet whole.
+    healing: BTreeMap<String, (u64, Vec<u32>)>,
     next_fault: u64,
     now: u64,
     next_id: u64,
@@ -115,6 +117,7 @@ impl Script {
             },
             events: Vec::new(),
             faults: BTreeMap::new(),
+            healing: BTreeMap::new(),
             next_fault: 0,
             now: 0,
             next_id: 0,
@@ -166,6 +169,7 @@ impl Script {
         match words {
             ["fault", name, nodes @ ..] => return self.fault(name, nodes, times.0),
             ["heal", name] => return self.heal(name, times.0),
+            ["whole", name] => return self.whole(name, times.0),
             ["healed"] => self.mark(Mark::Healed { at: times.0 }),
             ["load-end"] => self.mark(Mark::LoadEnd { at: times.0 }),
             ["create"] => self.call(9, times, Call::CreateTopic { key, partitions: 1 }, done()),
@@ -327,10 +331,25 @@ impl Script {
 
     fn heal(&mut self, name: &str, at: Nanos) -> Result<(), String> {
         let (id, targets) = self.faults.remove(name).ok_or("no such fault is active")?;
+        self.healing.insert(name.to_owned(), (id, targets.clone()));
         self.events.push(Event::Fault(FaultEvent {
             id,
             fault: name.to_owned(),
             phase: FaultPhase::End,
+            at,
+            targets,
+            detail: String::new(),
+        }));
+        Ok(())
+    }
+
+    fn whole(&mut self, name: &str, at: Nanos) -> Result<(), String> {
+        let healed = self.healing.remove(name);
+        let (id, targets) = healed.ok_or("no such fault was healed")?;
+        self.events.push(Event::Fault(FaultEvent {
+            id,
+            fault: name.to_owned(),
+            phase: FaultPhase::Recovered,
             at,
             targets,
             detail: String::new(),

@@ -4,19 +4,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use corduroy_client::{From, Isolation, Reader};
 
 use super::keys::LiveTopic;
+#[cfg(feature = "librdkafka")]
+use super::librdkafka::Taker;
 use super::{Shared, take_record};
 use crate::chance::Chance;
+use crate::cli::ClientKind;
 use crate::history::{Answer, Call, Key, Outcome, PartitionRead, WorkerId};
 
 /// How long one poll waits for records.
 const POLL_WAIT: Duration = Duration::from_millis(500);
-/// Batches that one poll takes, at most.
-const BATCHES_MAX: usize = 16;
-/// How long to wait after a client that cannot connect.
-const AGAIN: Duration = Duration::from_millis(500);
+/// A poll that has taken so many records takes no more.
+const RECORDS_MAX: usize = 500;
+/// How long to wait after a client that cannot connect, or a reader that has failed: short, so that
+/// somebody reads while a cluster comes back.
+const AGAIN: Duration = Duration::from_millis(100);
 /// How long a consumer stays with a topic that is out of use and gives nothing more.
 const IDLE_POLLS_MAX: u32 = 6;
 
@@ -29,19 +34,12 @@ pub async fn run(shared: Shared, worker: WorkerId, place: usize, seed: u64) {
             shared.pause(AGAIN).await;
             continue;
         };
-        let Ok(client) = shared.client("jepsen-consumer").await else {
+        let Some(reader) = Taking::new(&shared, &topic).await else {
             shared.pause(AGAIN).await;
             continue;
         };
         let half_ms = u64::try_from(shared.crash_every.as_millis() / 2).unwrap_or(u64::MAX);
         let life = Duration::from_millis(half_ms + chance.below(half_ms * 2));
-        let reader = client
-            .read(&*topic.name)
-            .partitions(0..i32::try_from(topic.partitions).unwrap_or(0))
-            .from(From::Earliest)
-            .isolation(Isolation::ReadCommitted)
-            .max_wait(POLL_WAIT / 2)
-            .follow();
         Consumer {
             shared: &shared,
             worker,
@@ -54,6 +52,74 @@ pub async fn run(shared: Shared, worker: WorkerId, place: usize, seed: u64) {
     }
 }
 
+/// Records of one partition, in their order.
+pub struct Taken {
+    /// The partition.
+    pub partition: i32,
+    /// Where the consumer goes on.
+    pub next: i64,
+    /// Offset, leader epoch (-1: not told) and value of each.
+    pub records: Vec<(i64, i32, Option<Bytes>)>,
+}
+
+/// Whose consumer it is.
+enum Taking {
+    Corduroy(Box<Reader>),
+    #[cfg(feature = "librdkafka")]
+    Librdkafka(Taker),
+}
+
+impl Taking {
+    /// A consumer of all partitions of a topic, from their start; `None` if there is none now.
+    async fn new(shared: &Shared, topic: &LiveTopic) -> Option<Taking> {
+        match shared.client {
+            #[cfg(feature = "librdkafka")]
+            ClientKind::Librdkafka => {
+                let taker = Taker::new(shared, &topic.keys()).ok()?;
+                Some(Taking::Librdkafka(taker))
+            }
+            #[cfg(not(feature = "librdkafka"))]
+            ClientKind::Librdkafka => None,
+            ClientKind::Corduroy => {
+                let client = shared.client("jepsen-consumer").await.ok()?;
+                let reader = client
+                    .read(&*topic.name)
+                    .partitions(0..i32::try_from(topic.partitions).unwrap_or(0))
+                    .from(From::Earliest)
+                    .isolation(Isolation::ReadCommitted)
+                    .max_wait(POLL_WAIT / 2)
+                    .follow();
+                Some(Taking::Corduroy(Box::new(reader)))
+            }
+        }
+    }
+
+    /// What comes next.
+    async fn next(&mut self) -> Result<Taken, String> {
+        let batch = match self {
+            Taking::Corduroy(reader) => reader.next().await,
+            #[cfg(feature = "librdkafka")]
+            Taking::Librdkafka(taker) => return taker.next().await,
+        };
+        match batch {
+            Some(Ok(batch)) => Ok(Taken {
+                partition: batch.partition(),
+                next: batch.next_offset(),
+                records: batch
+                    .records()
+                    .iter()
+                    .map(|record| {
+                        let value = record.value().map(Bytes::copy_from_slice);
+                        (record.offset(), record.leader_epoch(), value)
+                    })
+                    .collect(),
+            }),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err("the reader has ended".to_owned()),
+        }
+    }
+}
+
 struct Consumer<'a> {
     shared: &'a Shared,
     worker: WorkerId,
@@ -63,7 +129,7 @@ struct Consumer<'a> {
 
 impl Consumer<'_> {
     /// Polls until the topic is out of use and empty, the reader fails or its life is over.
-    async fn follow(&self, mut reader: Reader, life: Duration) {
+    async fn follow(&self, mut reader: Taking, life: Duration) {
         let recorder = &self.shared.recorder;
         let process = recorder.process();
         let keys = self.topic.keys();
@@ -102,25 +168,25 @@ impl Consumer<'_> {
     /// What is there, or comes soon.
     async fn poll(
         &self,
-        reader: &mut Reader,
+        reader: &mut Taking,
         positions: &mut BTreeMap<Key, i64>,
     ) -> Result<Vec<PartitionRead>, String> {
         let mut reads: Vec<PartitionRead> = Vec::new();
         let mut wait = POLL_WAIT;
-        for _ in 0..BATCHES_MAX {
+        let mut records = 0;
+        while records < RECORDS_MAX {
             let Ok(next) = tokio::time::timeout(wait, reader.next()).await else {
                 break;
             };
-            let batch = match next {
-                Some(Ok(batch)) => batch,
+            let taken = match next {
+                Ok(taken) => taken,
                 // What came before the error counts all the same; the error comes again.
-                Some(Err(error)) if reads.is_empty() => return Err(error.to_string()),
-                None if reads.is_empty() => return Err("the reader has ended".to_owned()),
-                _ => break,
+                Err(error) if reads.is_empty() => return Err(error),
+                Err(_) => break,
             };
             // Only what is there already is added to the first batch.
             wait = Duration::ZERO;
-            let Ok(partition) = u32::try_from(batch.partition()) else {
+            let Ok(partition) = u32::try_from(taken.partition) else {
                 continue;
             };
             let key = self.topic.key(partition);
@@ -144,11 +210,12 @@ impl Consumer<'_> {
             let Some(read) = reads.get_mut(place) else {
                 continue;
             };
-            for record in batch.records() {
-                take_record(read, record.offset(), record.leader_epoch(), record.value());
+            for (offset, epoch, value) in &taken.records {
+                take_record(read, *offset, *epoch, value.as_deref());
             }
-            read.next = batch.next_offset();
+            read.next = taken.next;
             positions.insert(key, read.next);
+            records += taken.records.len();
         }
         Ok(reads)
     }

@@ -7,14 +7,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use corduroy_client::{Client, From, Isolation};
+use corduroy_client::{Client, ErrorKind, From, Isolation};
 use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
 use super::keys::LiveTopic;
 use super::{Shared, take_record};
 use crate::cluster::Cluster;
-use crate::history::{Answer, Call, FinalSource, Key, Outcome, PartitionRead, WorkerId};
+use crate::history::{Answer, Call, FinalSource, Foreign, Key, Outcome, PartitionRead, WorkerId};
 
 /// Partitions that are read at the same time.
 const AT_ONCE: usize = 6;
@@ -183,6 +183,15 @@ pub async fn whole_by(client: &Client, key: &Key) -> anyhow::Result<PartitionRea
                     );
                 }
                 read.next = batch.next_offset();
+            }
+            // The node served bytes that nobody wrote. That is a finding, not a read that failed.
+            Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {
+                read.foreign.push(Foreign {
+                    offset: read.next,
+                    reason: error.to_string(),
+                    bytes: String::new(),
+                });
+                return Ok(read);
             }
             Some(Err(error)) => return Err(error.into()),
             None => return Ok(read),

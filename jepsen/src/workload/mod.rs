@@ -5,6 +5,8 @@ pub mod consume;
 pub mod fencing;
 pub mod final_read;
 pub mod keys;
+#[cfg(feature = "librdkafka")]
+pub mod librdkafka;
 pub mod produce;
 pub mod recorder;
 pub mod topics;
@@ -18,6 +20,7 @@ use corduroy_env::Env;
 use tokio::sync::watch as channel;
 
 use crate::history::{Foreign, Outcome, PartitionRead, Payload, Value};
+use crate::cli::ClientKind;
 use keys::LiveKeys;
 use recorder::Recorder;
 
@@ -70,6 +73,8 @@ impl WorkloadKind {
 pub struct Shared {
     /// Time, chance, tasks.
     pub env: Env,
+    /// Whose producers and consumers they are.
+    pub client: ClientKind,
     /// The history.
     pub recorder: Recorder,
     /// Where clients begin.

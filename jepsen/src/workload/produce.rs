@@ -5,11 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corduroy_client::{Acks, Producer, Record};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+#[cfg(feature = "librdkafka")]
+use super::librdkafka::Sender;
 use super::{DELIVERY_WAIT_MAX, Shared, failed_write, record_bytes};
 use crate::chance::Chance;
+use crate::cli::ClientKind;
 use crate::history::{Answer, Call, Key, Outcome, ProcessId, SendRecord, Value, WorkerId};
 
 /// Workers of one session: more would only wait for the five requests in flight.
@@ -27,7 +30,61 @@ const AGAIN: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 struct Session {
     number: u64,
-    producer: Producer,
+    producer: Sending,
+    /// Told by whoever sees that the producer has given up.
+    broken: Rc<Notify>,
+}
+
+/// Whose producer it is.
+#[derive(Clone)]
+enum Sending {
+    Corduroy(Producer),
+    #[cfg(feature = "librdkafka")]
+    Librdkafka(Rc<Sender>),
+}
+
+impl Sending {
+    /// A producer with `acks=all` and idempotence; `None` if there is none now.
+    async fn new(shared: &Shared) -> Option<Sending> {
+        match shared.client {
+            #[cfg(feature = "librdkafka")]
+            ClientKind::Librdkafka => {
+                let sender = Sender::new(shared).ok()?;
+                Some(Sending::Librdkafka(Rc::new(sender)))
+            }
+            #[cfg(not(feature = "librdkafka"))]
+            ClientKind::Librdkafka => None,
+            ClientKind::Corduroy => {
+                let client = shared.client("jepsen-producer").await.ok()?;
+                let producer = client
+                    .producer()
+                    .acks(Acks::All)
+                    .linger(LINGER)
+                    .max_block(BLOCK_MAX)
+                    .delivery_timeout(DELIVERY_WAIT_MAX)
+                    .build();
+                Some(Sending::Corduroy(producer))
+            }
+        }
+    }
+
+    async fn send(&self, key: &Key, value: Value, padding: usize) -> Outcome {
+        match self {
+            Sending::Corduroy(producer) => send_record(producer, key, value, padding).await,
+            #[cfg(feature = "librdkafka")]
+            Sending::Librdkafka(sender) => sender.send(key, &record_bytes(value, padding)).await,
+        }
+    }
+
+    /// Whether it will never send anything again.
+    fn is_broken(&self) -> bool {
+        match self {
+            // It goes on under a new producer id by itself.
+            Sending::Corduroy(_) => false,
+            #[cfg(feature = "librdkafka")]
+            Sending::Librdkafka(sender) => sender.is_broken(),
+        }
+    }
 }
 
 /// Runs one session after another: its workers send, a crash now and then drops it.
@@ -47,24 +104,22 @@ pub async fn run(shared: Shared, first_worker: u32, seed: u64) {
     }
     let mut chance = Chance::fork(seed, u64::from(first_worker) + 1_000_000);
     while !shared.is_over() {
-        let Ok(client) = shared.client("jepsen-producer").await else {
+        let Some(producer) = Sending::new(&shared).await else {
             shared.pause(AGAIN).await;
             continue;
         };
-        let producer = client
-            .producer()
-            .acks(Acks::All)
-            .linger(LINGER)
-            .max_block(BLOCK_MAX)
-            .delivery_timeout(DELIVERY_WAIT_MAX)
-            .build();
+        let broken = Rc::new(Notify::new());
         current.send_replace(Some(Session {
             number: shared.recorder.session(),
             producer,
+            broken: broken.clone(),
         }));
         let half_ms = u64::try_from(shared.crash_every.as_millis() / 2).unwrap_or(u64::MAX);
         let life = Duration::from_millis(half_ms + chance.below(half_ms * 2));
-        shared.pause(life).await;
+        tokio::select! {
+            () = shared.pause(life) => {}
+            () = broken.notified() => {}
+        }
         if !shared.is_over() {
             // Dropped without a goodbye: workers that wait see it and go on under new names.
             current.send_replace(None);
@@ -128,7 +183,7 @@ impl Worker {
         let (outcome, crashed) = {
             let id = self.invoke(session, &key, value);
             self.shared.keys.began(&key.topic);
-            let sending = send_record(&session.producer, &key, value, padding);
+            let sending = session.producer.send(&key, value, padding);
             // A session that is gone, or replaced, has crashed.
             let number = session.number;
             let gone = self
@@ -151,6 +206,9 @@ impl Worker {
             self.shared
                 .recorder
                 .complete(crash, Outcome::Ok(Answer::Done));
+        }
+        if !crashed && session.producer.is_broken() {
+            session.broken.notify_one();
         }
         if crashed || matches!(outcome, Outcome::Unknown { .. }) {
             // What is unknown may still land: nothing is said about the order around it.
@@ -181,7 +239,7 @@ fn unheard() -> Outcome {
 }
 
 /// Sends one record and classifies the outcome.
-pub async fn send_record(producer: &Producer, key: &Key, value: Value, padding: usize) -> Outcome {
+async fn send_record(producer: &Producer, key: &Key, value: Value, padding: usize) -> Outcome {
     let partition = i32::try_from(key.partition).unwrap_or(i32::MAX);
     let record = Record::to(&*key.topic)
         .partition(partition)

@@ -3,6 +3,7 @@
 use kafka_protocol::messages::ApiKey;
 
 use super::Kind::{Blob, Struct, Structs, Text};
+use super::group_response as group;
 use super::{BOOL, I8, I16, I32, I32_ARRAY, I64, Schema, UUID, always, between, from, tagged};
 
 /// The response body of an API, `None` if we have no row for it.
@@ -21,6 +22,19 @@ pub(crate) fn response_schema(key: ApiKey) -> Option<&'static Schema> {
         ApiKey::CreatePartitions => &CREATE_PARTITIONS,
         ApiKey::IncrementalAlterConfigs => &INCREMENTAL_ALTER_CONFIGS,
         ApiKey::DescribeCluster => &DESCRIBE_CLUSTER,
+        ApiKey::FindCoordinator => &group::FIND_COORDINATOR,
+        ApiKey::JoinGroup => &group::JOIN_GROUP,
+        ApiKey::SyncGroup => &group::SYNC_GROUP,
+        ApiKey::Heartbeat => &group::HEARTBEAT,
+        ApiKey::LeaveGroup => &group::LEAVE_GROUP,
+        ApiKey::OffsetCommit => &group::OFFSET_COMMIT,
+        ApiKey::OffsetFetch => &group::OFFSET_FETCH,
+        ApiKey::ListGroups => &group::LIST_GROUPS,
+        ApiKey::DescribeGroups => &group::DESCRIBE_GROUPS,
+        ApiKey::DeleteGroups => &group::DELETE_GROUPS,
+        ApiKey::OffsetDelete => &group::OFFSET_DELETE,
+        ApiKey::ConsumerGroupHeartbeat => &group::CONSUMER_GROUP_HEARTBEAT,
+        ApiKey::ConsumerGroupDescribe => &group::CONSUMER_GROUP_DESCRIBE,
         _ => return None,
     })
 }

@@ -57,7 +57,8 @@ impl ReplyPath {
 ///
 /// One task reads, starts the requests and drives them: a request's way to the Raft core and the
 /// answer's way to the writer take no further task. What is unanswered is bounded in number and in
-/// bytes: behind a slow disk the peer waits in its own memory.
+/// bytes, and so is what was handed to other shards: behind a slow disk the peer waits in its own
+/// memory.
 pub(super) async fn read_frames(
     board: &Rc<Switchboard>,
     from: NodeId,
@@ -68,8 +69,13 @@ pub(super) async fn read_frames(
     let mut work: FuturesUnordered<LocalBoxFuture<'static, usize>> = FuturesUnordered::new();
     let mut work_bytes = 0;
     loop {
+        let mut elsewhere_full = false;
         let full = loop {
             if work.len() >= REQUESTS_MAX || work_bytes >= REQUESTS_BYTES_MAX {
+                break true;
+            }
+            if board.forwarding.is_full() {
+                elsewhere_full = true;
                 break true;
             }
             let Some(frame) = reader.buffered()? else {
@@ -84,6 +90,7 @@ pub(super) async fn read_frames(
         tokio::select! {
             biased;
             Some(bytes) = work.next(), if !work.is_empty() => work_bytes -= bytes,
+            () = board.forwarding.until_room(), if elsewhere_full => {}
             filled = reader.fill(), if !full => filled?,
         }
     }
@@ -165,7 +172,8 @@ async fn answer_pings(stream: ReadHalf, outbox: &Outbox) -> Result<(), WireError
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::collections::VecDeque;
     use std::rc::Weak;
 
     use bytes::Bytes;
@@ -173,6 +181,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::sync::Semaphore;
 
+    use super::super::forwarding::{FORWARDED_BYTES_MAX, Forwarded};
     use super::super::switchboard::Requests;
     use super::*;
     use crate::config::{AddressBook, ClusterTag, Identity, RaftConfig};
@@ -214,55 +223,142 @@ mod tests {
         fn connection_lost(&self, _: NodeId) {}
     }
 
-    #[test]
-    fn unanswered_requests_are_bounded_in_bytes() {
+    /// Hands everything to another shard, which does nothing before it is let.
+    struct SlowShard {
+        board: Rc<Switchboard>,
+        queue: RefCell<VecDeque<(Frame, Forwarded)>>,
+    }
+
+    impl SlowShard {
+        fn queued_bytes(&self) -> usize {
+            let queue = self.queue.borrow();
+            queue.iter().map(|(frame, _)| frame.size_bytes()).sum()
+        }
+    }
+
+    impl Requests for SlowShard {
+        fn request(
+            &self,
+            _: NodeId,
+            _: Message,
+            _: Bytes,
+            _: ReplyPath,
+        ) -> Option<LocalBoxFuture<'static, ()>> {
+            unreachable!("everything is for the other shard")
+        }
+
+        fn elsewhere(&self, _: &Message) -> Option<u16> {
+            Some(1)
+        }
+
+        fn forward(&self, _: u16, _: NodeId, frame: Frame) {
+            let held = self.board.forwarding.count(frame.size_bytes());
+            self.queue.borrow_mut().push_back((frame, held));
+        }
+
+        fn connection_lost(&self, _: NodeId) {}
+    }
+
+    fn run(test: impl Future<Output = ()>) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a runtime");
-        tokio::task::LocalSet::new().block_on(&runtime, async {
+        tokio::task::LocalSet::new().block_on(&runtime, test);
+    }
+
+    fn switchboard(env: &Env) -> Rc<Switchboard> {
+        let identity = Identity {
+            node: NodeId::new(1),
+            incarnation: 1,
+            shard: 0,
+            shards: 2,
+            cluster: ClusterTag::unknown(),
+        };
+        let book = AddressBook::new();
+        Switchboard::new(env.clone(), RaftConfig::default(), identity, book)
+    }
+
+    /// A peer that sends payloads of `PAYLOAD_BYTES` without end; returns what it could write.
+    async fn flood(env: &Env, board: &Rc<Switchboard>) -> Rc<Cell<usize>> {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listener = env.listen(any).await.expect("a free port");
+        let addr = listener.local_addr().expect("bound");
+        let mut peer = env.connect(addr).await.expect("connected");
+        let (stream, _) = listener.accept().await.expect("accepted");
+        let outbox = Rc::new(Outbox::new(Rc::new(Counts::default())));
+        let reading = board.clone();
+        env.spawn_local(async move {
+            let (read, _write) = stream.into_split();
+            let reply = ReplyPath::Connection(outbox);
+            let _ = read_frames(&reading, NodeId::new(2), read, reply).await;
+        });
+        let sent = Rc::new(Cell::new(0usize));
+        let sending = sent.clone();
+        let head = FrameEncoder::default()
+            .encode(&Message::Cast, PAYLOAD_BYTES)
+            .expect("small");
+        env.spawn_local(async move {
+            let payload = vec![0; PAYLOAD_BYTES];
+            while peer.write_all(&head).await.is_ok() && peer.write_all(&payload).await.is_ok() {
+                sending.set(sending.get() + PAYLOAD_BYTES);
+            }
+        });
+        sent
+    }
+
+    #[test]
+    fn what_another_shard_has_not_done_yet_is_bounded_in_bytes() {
+        run(async {
             let env = Env::real();
-            let identity = Identity {
-                node: NodeId::new(1),
-                incarnation: 1,
-                shard: 0,
-                shards: 1,
-                cluster: ClusterTag::unknown(),
+            let board = switchboard(&env);
+            let shard = Rc::new(SlowShard {
+                board: board.clone(),
+                queue: RefCell::default(),
+            });
+            let requests: Weak<dyn Requests> = Rc::downgrade(&shard) as Weak<dyn Requests>;
+            board.serve_by(requests);
+            let sent = flood(&env, &board).await;
+            let stuck = async || loop {
+                let before = sent.get();
+                env.sleep(std::time::Duration::from_millis(50)).await;
+                let queued = shard.queued_bytes();
+                if queued >= FORWARDED_BYTES_MAX && sent.get() == before {
+                    return queued;
+                }
+                assert!(
+                    queued <= 4 * FORWARDED_BYTES_MAX,
+                    "everything is taken that is sent"
+                );
             };
-            let book = AddressBook::new();
-            let board = Switchboard::new(env.clone(), RaftConfig::default(), identity, book);
+            let queued = stuck().await;
+            assert!(queued < FORWARDED_BYTES_MAX + 2 * PAYLOAD_BYTES, "{queued}");
+            // Two that are done let more in, and no more than fits.
+            let done: Vec<_> = (0..2)
+                .filter_map(|_| shard.queue.borrow_mut().pop_front())
+                .collect();
+            let left = shard.queued_bytes();
+            assert!(left < queued);
+            drop(done);
+            while shard.queued_bytes() == left {
+                env.sleep(std::time::Duration::from_millis(1)).await;
+            }
+            assert!(stuck().await < FORWARDED_BYTES_MAX + 2 * PAYLOAD_BYTES);
+        });
+    }
+
+    #[test]
+    fn unanswered_requests_are_bounded_in_bytes() {
+        run(async {
+            let env = Env::real();
+            let board = switchboard(&env);
             let disk = Rc::new(SlowDisk {
                 taken_bytes: Cell::new(0),
                 answers: Rc::new(Semaphore::new(0)),
             });
             let requests: Weak<dyn Requests> = Rc::downgrade(&disk) as Weak<dyn Requests>;
             board.serve_by(requests);
-
-            let any = "127.0.0.1:0".parse().expect("an address");
-            let listener = env.listen(any).await.expect("a free port");
-            let addr = listener.local_addr().expect("bound");
-            let mut peer = env.connect(addr).await.expect("connected");
-            let (stream, _) = listener.accept().await.expect("accepted");
-            let (read, _write) = stream.into_split();
-            let outbox = Rc::new(Outbox::new(Rc::new(Counts::default())));
-            let reading = board.clone();
-            env.spawn_local(async move {
-                let reply = ReplyPath::Connection(outbox);
-                let _ = read_frames(&reading, NodeId::new(2), read, reply).await;
-            });
-            // The peer sends without end.
-            let sent = Rc::new(Cell::new(0usize));
-            let sending = sent.clone();
-            let head = FrameEncoder::default()
-                .encode(&Message::Cast, PAYLOAD_BYTES)
-                .expect("small");
-            env.spawn_local(async move {
-                let payload = vec![0; PAYLOAD_BYTES];
-                while peer.write_all(&head).await.is_ok() && peer.write_all(&payload).await.is_ok()
-                {
-                    sending.set(sending.get() + PAYLOAD_BYTES);
-                }
-            });
+            let sent = flood(&env, &board).await;
             let stuck = async || loop {
                 let before = sent.get();
                 env.sleep(std::time::Duration::from_millis(50)).await;

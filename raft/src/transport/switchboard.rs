@@ -12,6 +12,7 @@ use corduroy_record::NodeId;
 use futures::future::LocalBoxFuture;
 use tokio::sync::{Notify, oneshot};
 
+use super::forwarding::Forwarding;
 use super::inbound::ReplyPath;
 use super::link::{Link, LinkDown};
 use super::outbox::Packed;
@@ -94,6 +95,7 @@ pub(crate) struct Switchboard {
     pub(crate) identity: Identity,
     pub(crate) book: AddressBook,
     pub(crate) counts: Rc<Counts>,
+    pub(crate) forwarding: Forwarding,
     links: RefCell<HashMap<NodeId, Rc<Link>>>,
     waiting: RefCell<HashMap<u64, Waiting>>,
     streams: RefCell<HashMap<u64, Rc<StreamSlot>>>,
@@ -116,6 +118,7 @@ impl Switchboard {
             identity,
             book,
             counts: Rc::default(),
+            forwarding: Forwarding::default(),
             links: RefCell::default(),
             waiting: RefCell::default(),
             streams: RefCell::default(),

@@ -69,6 +69,7 @@ impl StateMachine for TestMachine {
                     self.internal += 1;
                     self.mix(bytes.len() as u64);
                 }
+                AppliedBody::Records(_) => unreachable!("this machine reads headers"),
                 AppliedBody::Blank | AppliedBody::Membership(_) => {}
             }
         }

@@ -58,7 +58,13 @@ impl Trio {
 fn five_vote_the_others_learn_and_one_is_promoted_when_a_voter_leaves() {
     run(async {
         let mut trio = Trio::start().await;
-        for _ in 4..=7 {
+        trio.join().await;
+        let three = || trio.members() == (vec![1, 2, 3], vec![4]);
+        eventually("of four three vote, one learns", three).await;
+        trio.join().await;
+        let all = || trio.members() == (vec![1, 2, 3, 4, 5], vec![]);
+        eventually("of five all vote", all).await;
+        for _ in 6..=7 {
             trio.join().await;
         }
         let five = || trio.members() == (vec![1, 2, 3, 4, 5], vec![6, 7]);

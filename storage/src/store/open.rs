@@ -25,7 +25,7 @@ use crate::pool::{Pool, spawn};
 use crate::registry::{Registration, register_journal};
 use crate::reserve::Reserve;
 use crate::state::{JournalPlace, StateImage};
-use crate::turn::TurnWorker;
+use crate::turn::{Output, TurnWorker};
 
 /// Threads that serve cold reads of a shard.
 const READ_THREADS: usize = 2;
@@ -74,7 +74,13 @@ impl Store {
         let shard = config.shard;
         let pool =
             |name: &str, threads| Pool::new(&env, config.io, &format!("{name}-{shard}"), threads);
-        let keeper = Pool::background(&env, config.io, &format!("keep-{shard}"), 1)?;
+        let failed = sender.clone();
+        let keeper = Pool::background(&env, config.io, &format!("keep-{shard}"), 1, move || {
+            // A file that never came, a checkpoint that never ended: turns would wait for it
+            // for ever (law 3).
+            let panicked = StorageError::Failed("background work of the store panicked".into());
+            failed.send(Output::Failed(panicked)).ok();
+        })?;
         let readers = pool("read", READ_THREADS)?;
         let reserve = Reserve::open(&*disk, &dir, config.reserve_bytes);
         let worker = TurnWorker {

@@ -304,7 +304,7 @@ impl StoreInner {
             self.inbox.send(Input::Refill).ok();
         }
         if level > before {
-            tracing::warn!(root = %self.config.root.display(), ?level,
+            tracing::warn!(root = %self.config.root.display(), %level,
                 free_bytes = self.free_bytes.get(), "the disk is getting full");
         }
     }

@@ -37,6 +37,9 @@ impl fmt::Display for Violation {
     }
 }
 
+/// How long after its disk has space again a replica may still begin anew.
+const BEGINS_ANEW_MILLIS_MAX: u64 = 3_000;
+
 /// What it has seen, and what it looks for.
 pub struct Checker {
     trace: Trace,
@@ -52,6 +55,24 @@ pub struct Checker {
 }
 
 impl Checker {
+    /// A node's disk is full until then.
+    pub fn note_full(&mut self, host: Host, until_millis: u64) {
+        self.seen
+            .full_until
+            .insert(host, until_millis + BEGINS_ANEW_MILLIS_MAX);
+    }
+
+    /// Whether a group ever had a leader. One that never had is started by the first of its
+    /// replicas alone, and waits for that node.
+    pub fn was_led(&self, group: GroupId) -> bool {
+        self.leaders.contains_key(&group)
+    }
+
+    /// A node's files were damaged.
+    pub fn note_rot(&mut self, host: Host) {
+        self.seen.rotten = Some(host);
+    }
+
     /// Has seen nothing.
     pub fn new(trace: Trace, ledger: Ledger) -> Checker {
         Checker {
@@ -219,6 +240,9 @@ fn compare(old: &ReplicaSeen, new: &ReplicaSeen, same_life: bool, reached: &mut 
         } else {
             "log-purged"
         });
+    }
+    if new.log.damaged && !old.log.damaged {
+        reached.push("damage-found");
     }
     match (old.asleep, new.asleep) {
         (false, true) => reached.push("slept"),

@@ -62,6 +62,18 @@ impl MachineDisk {
         self.speed.lock().micros = micros.unwrap_or(FAIR_MICROS);
     }
 
+    /// Lets no more than these bytes be added from now on.
+    pub fn fill(&self, left_bytes: u64) {
+        self.sim.set_capacity(u64::MAX);
+        let free = self.sim.free_bytes(Path::new(DATA_DIR)).unwrap_or(u64::MAX);
+        self.sim.set_capacity(u64::MAX - free + left_bytes);
+    }
+
+    /// There is space again.
+    pub fn empty(&self) {
+        self.sim.set_capacity(u64::MAX);
+    }
+
     fn note(&self, what: &'static str, path: u64, numbers: [u64; 2], bytes: &[u8]) {
         let [first, second] = numbers;
         let all = [u64::from(self.host), path, first, second];

@@ -11,6 +11,13 @@ const PAUSE_MILLIS_MAX: u64 = 2_000;
 /// A disk whose flushes fail is given up after this many milliseconds even if nobody noticed.
 const FAILED_DISK_MILLIS: u64 = 5_000;
 
+/// In one of so many runs bits rot.
+const ROTTING_RUNS: u64 = 3;
+/// Bytes that a full disk still takes, at most.
+const SPACE_LEFT_BYTES_MAX: u64 = 96 << 10;
+/// Bytes that are flipped at once, at most.
+const FLIPS_MAX: u64 = 3;
+
 /// What ends a fault.
 #[derive(Clone, Copy, Debug)]
 enum Cure {
@@ -20,6 +27,7 @@ enum Cure {
     QuickDisk(Host),
     NewDisk(Host),
     TrueClock(Host),
+    Space(Host),
 }
 
 /// What ails the node that is left out when a majority is healed.
@@ -44,13 +52,28 @@ pub struct Faults {
     next_at: u64,
     cures: Vec<(u64, Cure)>,
     stopping: Vec<Host>,
+    /// Whose files rot; in some runs nobody's.
+    rotting: Option<Host>,
 }
 
 impl Faults {
     /// Faults of these classes from now on.
-    pub fn new(world: &mut World, classes: Vec<FaultClass>) -> Faults {
+    pub fn new(world: &mut World, mut classes: Vec<FaultClass>) -> Faults {
+        let mut random = world.random.fork();
+        // Done by clients, from before the first fault.
+        classes.retain(|class| *class != FaultClass::Recreate);
+        let mut rotting = None;
+        if classes.contains(&FaultClass::BitRot) {
+            // Where bits rot, that node has to be the one that is left out at the end: it may lack
+            // what only it and one other had. So not in every run.
+            if random.one_in(ROTTING_RUNS) {
+                rotting = random.pick(&HOSTS);
+            }
+            classes.retain(|class| *class != FaultClass::BitRot || rotting.is_some());
+        }
         Faults {
-            random: world.random.fork(),
+            random,
+            rotting,
             classes,
             next_at: world.now(),
             cures: Vec::new(),
@@ -190,6 +213,23 @@ impl Faults {
                 world.node(host).set_wall(millis);
                 self.plan(world, 1_000, 20_000, Cure::TrueClock(host));
             }
+            FaultClass::DiskFull => {
+                if world.leaders().contains(&host) {
+                    world.checker.sometimes().reach("disk-full-leader");
+                }
+                let left = self.random.below(SPACE_LEFT_BYTES_MAX);
+                world.node(host).disk().fill(left);
+                let pause = self.pause(200, 8_000);
+                let until = world.now() + pause;
+                world.checker.note_full(host, until);
+                self.cures.push((until, Cure::Space(host)));
+            }
+            FaultClass::BitRot => {
+                if let Some(host) = self.rotting {
+                    self.rot(world, host);
+                }
+            }
+            FaultClass::Recreate => {}
         }
     }
 
@@ -219,6 +259,43 @@ impl Faults {
         }
     }
 
+    /// Flips bits under a node whose process has just died, so that nothing of them is cached.
+    fn rot(&mut self, world: &mut World, host: Host) {
+        if world.node(host).is_up() {
+            world.kill(host, false);
+        }
+        let sim = world.node(host).disk().sim().clone();
+        let files: Vec<_> = sim
+            .files()
+            .into_iter()
+            .filter(|path| {
+                let in_use = |part: &str| path.components().any(|it| it.as_os_str() == part);
+                in_use("partitions") || in_use("journal")
+            })
+            .collect();
+        for _ in 0..1 + self.random.below(FLIPS_MAX) {
+            let at = self.random.below(files.len() as u64) as usize;
+            let Some(path) = files.get(at) else { return };
+            let bytes = sim.bytes(path).unwrap_or_default();
+            // Files are written ahead with zeros: a flip there says little.
+            let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+            let Some(offset) = self.random.pick(&used) else {
+                continue;
+            };
+            let mask = 1 << self.random.below(8);
+            tracing::info!(host, path = %path.display(), offset, mask, "a bit flips");
+            if sim.flip(path, offset as u64, mask).is_ok() {
+                world.checker.note_rot(host);
+                world.checker.sometimes().reach("bit-rot");
+            }
+        }
+    }
+
+    /// The node whose files have rotted, if any.
+    pub fn rotting(&self) -> Option<Host> {
+        self.rotting
+    }
+
     fn cure(&mut self, world: &mut World, cure: Cure) {
         match cure {
             Cure::Start(host) => {
@@ -236,6 +313,7 @@ impl Faults {
                 }
             }
             Cure::TrueClock(host) => world.node(host).set_wall(0),
+            Cure::Space(host) => world.node(host).disk().empty(),
         }
     }
 
@@ -285,6 +363,7 @@ impl Faults {
                 }
             }
             world.node(*host).disk().set_flush_micros(None);
+            world.node(*host).disk().empty();
             world.node(*host).set_wall(0);
             if world.disk_troubles.get(host) == Some(&true) {
                 world.kill(*host, true);

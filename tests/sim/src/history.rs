@@ -30,22 +30,22 @@ pub struct Committed {
 
 impl Committed {
     fn of(entry: &AppliedEntry) -> Committed {
-        let (content, producer) = match &entry.body {
-            AppliedBody::Batch(header) => {
-                let producer = (header.producer_id.get() >= 0).then(|| {
-                    (
-                        header.producer_id.get(),
-                        header.producer_epoch.get(),
-                        header.base_sequence,
-                        header.last_sequence(),
-                    )
-                });
-                (u64::from(header.crc), producer)
+        let header = entry.body.batch_header();
+        let producer = header
+            .filter(|header| header.producer_id.get() >= 0)
+            .map(|header| {
+                (
+                    header.producer_id.get(),
+                    header.producer_epoch.get(),
+                    header.base_sequence,
+                    header.last_sequence(),
+                )
+            });
+        let content = match &entry.body {
+            AppliedBody::Internal(bytes) | AppliedBody::Membership(bytes) => mix_bytes(0, bytes),
+            AppliedBody::Batch(_) | AppliedBody::Records(_) | AppliedBody::Blank => {
+                header.map_or(0, |header| u64::from(header.crc))
             }
-            AppliedBody::Internal(bytes) | AppliedBody::Membership(bytes) => {
-                (mix_bytes(0, bytes), None)
-            }
-            AppliedBody::Blank => (0, None),
         };
         Committed {
             term: entry.head.term,

@@ -42,6 +42,9 @@ struct Inner {
     fresh: usize,
     conflicts: Vec<String>,
     reads: u64,
+    /// Values of a topic that comes and goes: in which life of it they were sent.
+    lives: BTreeMap<u64, u64>,
+    recreated: u64,
 }
 
 impl Ledger {
@@ -79,6 +82,48 @@ impl Ledger {
             inner.conflicts.push(told);
         }
         inner.put(place, value, "read");
+    }
+
+    /// A value that nobody has sent before, for one life of a topic.
+    pub fn open_in_life(&self, life: u64) -> u64 {
+        let value = self.open();
+        self.0.borrow_mut().lives.insert(value, life);
+        value
+    }
+
+    /// A client was told that its value is at a place of a topic that will be gone: nobody asks for
+    /// it later.
+    pub fn acked_in_life(&self, value: u64, place: Option<Place>) {
+        let mut inner = self.0.borrow_mut();
+        inner.fates.insert(value, Fate::Acked);
+        if let Some(place) = place {
+            inner.put(place, value, "acknowledged");
+        }
+    }
+
+    /// A value was read in some life of a topic. What was acknowledged in another is gone with it;
+    /// a request of unknown outcome may have come late, and met the next one.
+    pub fn read_in_life(&self, life: u64, place: Place, value: u64) {
+        {
+            let mut inner = self.0.borrow_mut();
+            let sent = inner.lives.get(&value).copied();
+            let acked = inner.fates.get(&value) == Some(&Fate::Acked);
+            if acked && sent != Some(life) {
+                let told = format!("{value} of life {sent:?} of its topic was read at {place:?}");
+                inner.conflicts.push(told);
+            }
+        }
+        self.read(place, value);
+    }
+
+    /// A topic is there again under its old name.
+    pub fn recreated(&self) {
+        self.0.borrow_mut().recreated += 1;
+    }
+
+    /// How often a topic came back.
+    pub fn times_recreated(&self) -> u64 {
+        self.0.borrow().recreated
     }
 
     /// Bytes were read that no client sent.

@@ -9,7 +9,7 @@
 //! | `random`, `trace`, `shared` | chance, the hash of everything that happens |
 //! | `network`, `disk` | what the nodes take for their machine |
 //! | `machine`, `machines`, `world` | nodes that start and die, time in steps |
-//! | `workload`, `ledger` | clients, and what they were told |
+//! | `workload`, `fleeting`, `ledger` | clients, and what they were told |
 //! | `faults`, `options` | what strikes, and what may |
 //! | `observe`, `history`, `checker`, `invariants` | what must hold at every step |
 //! | `sometimes` | what a batch of seeds has to reach |
@@ -18,6 +18,7 @@
 mod checker;
 mod disk;
 mod faults;
+mod fleeting;
 mod history;
 mod invariants;
 mod ledger;

@@ -98,9 +98,20 @@ pub struct Seen {
     pub at_millis: u64,
     /// All nodes.
     pub nodes: BTreeMap<Host, NodeSeen>,
+    /// The node whose files were damaged, if one was: what it had on disk may be gone.
+    pub rotten: Option<Host>,
+    /// Nodes that had no space, and until when, in simulated milliseconds, their replicas may begin
+    /// anew within one process because of it.
+    pub full_until: BTreeMap<Host, u64>,
 }
 
 impl Seen {
+    /// Whether a node has no space, or had none a moment ago.
+    pub fn is_full(&self, host: Host) -> bool {
+        let until = self.full_until.get(&host);
+        until.is_some_and(|until| *until >= self.at_millis)
+    }
+
     /// All replicas of all nodes.
     pub fn replicas(&self) -> impl Iterator<Item = (Host, GroupId, &ReplicaSeen)> {
         self.nodes.iter().flat_map(|(host, node)| {
@@ -136,11 +147,14 @@ impl Seen {
         images.max_by_key(|image| image.version)
     }
 
-    /// How many replicas durably hold an entry.
+    /// How many replicas durably hold an entry. The one on a disk that was damaged on purpose may
+    /// have held it.
     pub fn durable_copies(&self, group: GroupId, index: LogIndex, term: Term) -> usize {
         let replicas = self.of_group(group);
         replicas
-            .filter(|(_, replica)| replica.holds_durably(index, term))
+            .filter(|(host, replica)| {
+                replica.holds_durably(index, term) || self.rotten == Some(*host)
+            })
             .count()
     }
 

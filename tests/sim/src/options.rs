@@ -28,11 +28,17 @@ pub enum FaultClass {
     FailedFlush,
     /// Wall clocks jump.
     Clock,
+    /// A disk has no space left for a while; its node goes on afterwards without a restart.
+    DiskFull,
+    /// Bits flip in the files of one node, in a run always the same one: a minority.
+    BitRot,
+    /// A topic is deleted and created again all the time. No fault, but what makes others worse.
+    Recreate,
 }
 
 impl FaultClass {
     /// All of them.
-    pub const ALL: [FaultClass; 11] = [
+    pub const ALL: [FaultClass; 14] = [
         FaultClass::Kill,
         FaultClass::Power,
         FaultClass::PowerAll,
@@ -44,6 +50,9 @@ impl FaultClass {
         FaultClass::SlowDisk,
         FaultClass::FailedFlush,
         FaultClass::Clock,
+        FaultClass::DiskFull,
+        FaultClass::BitRot,
+        FaultClass::Recreate,
     ];
 
     /// Its name on the command line.
@@ -60,6 +69,9 @@ impl FaultClass {
             FaultClass::SlowDisk => "slow-disk",
             FaultClass::FailedFlush => "failed-flush",
             FaultClass::Clock => "clock",
+            FaultClass::DiskFull => "disk-full",
+            FaultClass::BitRot => "bit-rot",
+            FaultClass::Recreate => "recreate",
         }
     }
 }

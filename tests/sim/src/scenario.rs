@@ -9,8 +9,9 @@ use corduroy_record::GroupId;
 
 use crate::checker::Violation;
 use crate::faults::{Faults, Plight};
+use crate::fleeting;
 use crate::network::Host;
-use crate::options::RunOptions;
+use crate::options::{FaultClass, RunOptions};
 use crate::workload::{CLIENTS, KEPT, KEPT_PARTITIONS, STRICT, TRIMMED};
 use crate::world::{HOSTS, World};
 
@@ -31,6 +32,10 @@ const PRODUCERS: u64 = 2;
 /// The first law that is broken.
 pub async fn run(world: &mut World, options: &RunOptions) -> Result<(), Violation> {
     form(world).await?;
+    if options.classes().contains(&FaultClass::Recreate) {
+        let fleeting = fleeting::run(world.workload.clone(), world.random.fork());
+        world.running.spawn(CLIENTS, fleeting);
+    }
     let mut faults = Faults::new(world, options.classes());
     let end = world.now() + options.fault_seconds * 1_000;
     while world.now() < end {
@@ -38,7 +43,7 @@ pub async fn run(world: &mut World, options: &RunOptions) -> Result<(), Violatio
         world.step().await?;
     }
     count_sends(world);
-    let (majority, left_out) = pick_majority(world);
+    let (majority, left_out) = pick_majority(world, faults.rotting());
     tracing::info!(?majority, at = world.now(), "a majority is healed for good");
     faults.spare(world, &majority);
     let plight = faults.leave_out(world, left_out);
@@ -67,7 +72,7 @@ async fn form(world: &mut World) -> Result<(), Violation> {
     });
     world
         .until("the topics are there", FORMED_BY, |world| {
-            topics.borrow().is_some() && world.all_led(&HOSTS)
+            topics.borrow().is_some() && world.all_created_led()
         })
         .await?;
     for _ in 0..PRODUCERS {
@@ -93,10 +98,14 @@ fn count_sends(world: &mut World) {
     if unknown > 0 {
         world.checker.sometimes().reach("send-unknown");
     }
+    for _ in 0..world.ledger.times_recreated() {
+        world.checker.sometimes().reach("recreated");
+    }
 }
 
-fn pick_majority(world: &mut World) -> (Vec<Host>, Host) {
-    let left_out = world.random.pick(&HOSTS).unwrap_or(HOSTS[0]);
+fn pick_majority(world: &mut World, rotting: Option<Host>) -> (Vec<Host>, Host) {
+    let drawn = world.random.pick(&HOSTS).unwrap_or(HOSTS[0]);
+    let left_out = rotting.unwrap_or(drawn);
     let chosen = HOSTS.into_iter().filter(|host| *host != left_out);
     (chosen.collect(), left_out)
 }

@@ -54,6 +54,16 @@ pub const POINTS: &[(&str, &str)] = &[
         "a client was not told whether its record was written",
     ),
     ("segment-rolled", "a log got another segment"),
+    (
+        "disk-full-leader",
+        "a disk was full on a node that led a partition",
+    ),
+    ("bit-rot", "a bit flipped in a file that was in use"),
+    (
+        "damage-found",
+        "a replica found its log damaged and asked others for it",
+    ),
+    ("recreated", "a deleted topic was created again"),
 ];
 
 /// How often each point was reached.

@@ -25,7 +25,7 @@ pub const KEPT_PARTITIONS: i32 = 2;
 
 /// How long a client waits.
 #[derive(Clone, Copy)]
-struct Patience {
+pub struct Patience {
     /// For one answer.
     request: Duration,
     /// For the fate of a record.
@@ -33,7 +33,7 @@ struct Patience {
 }
 
 /// Outlasts most faults.
-const PATIENT: Patience = Patience {
+pub const PATIENT: Patience = Patience {
     request: Duration::from_secs(8),
     delivery: Duration::from_secs(20),
 };
@@ -73,7 +73,23 @@ impl Workload {
         self.quiet.set(true);
     }
 
-    async fn connect(&self, patience: Patience) -> Client {
+    /// Whether clients are to end.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet.get()
+    }
+
+    /// What clients were told.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Waits.
+    pub async fn pause(&self, millis: u64) {
+        self.env.sleep(Duration::from_millis(millis)).await;
+    }
+
+    /// A client, as soon as a node answers.
+    pub async fn connect(&self, patience: Patience) -> Client {
         let servers: Vec<String> = self
             .hosts
             .iter()
@@ -132,7 +148,8 @@ impl Workload {
         }
     }
 
-    fn producer(&self, client: &Client, patience: Patience) -> Producer {
+    /// An idempotent producer with `acks=all`.
+    pub fn producer(&self, client: &Client, patience: Patience) -> Producer {
         client
             .producer()
             .linger(Duration::from_millis(2))
@@ -204,7 +221,8 @@ impl Workload {
         }
     }
 
-    fn settle(&self, value: u64, error: &Error) {
+    /// Notes what a failed send says of its record.
+    pub fn settle(&self, value: u64, error: &Error) {
         tracing::debug!(value, %error, "a record was not acknowledged");
         let fate = match error.outcome() {
             Outcome::NotWritten => Fate::Failed,
@@ -306,13 +324,14 @@ impl Workload {
 }
 
 /// A value with some bytes behind it that follow from it.
-fn encode(value: u64, padding: usize) -> Vec<u8> {
+pub fn encode(value: u64, padding: usize) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.extend(value.to_le_bytes().iter().cycle().take(padding));
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<u64> {
+/// The value of [`encode`]; `None` for bytes that it never made.
+pub fn decode(bytes: &[u8]) -> Option<u64> {
     let (head, padding) = bytes.split_first_chunk::<8>()?;
     let expected = head.iter().cycle().take(padding.len());
     let intact = padding.iter().eq(expected);

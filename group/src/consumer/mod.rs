@@ -1,0 +1,42 @@
+//! The consumer protocol (KIP-848) of one group: decisions from its committed state.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `state` | what the group's records add up to |
+//! | `heartbeat` | join, stay, leave: the one request of the protocol |
+//! | `target` | the target assignment, and `assign` the assignors that make it |
+//! | `reconcile` | one member's way to its target |
+//! | `topics`, `regex`, `changes` | what the cluster has, and what follows when it changes |
+//! | `check` | who may commit and fetch offsets |
+//! | `timers` | deadlines of members, volatile |
+//! | `describe` | the group for people |
+//!
+//! A decision is a function of committed state and a request. It comes out as records and an
+//! answer; the answer is sent once the records have been applied, and the next decision about the
+//! group is made only then. There is nothing else to lose when a coordinator dies.
+
+pub mod assign;
+mod changes;
+mod check;
+mod describe;
+mod heartbeat;
+mod reconcile;
+mod regex;
+mod state;
+mod target;
+mod timers;
+mod topics;
+
+pub use changes::{Conversion, from_classic, to_classic, topics_changed};
+pub use check::{check_commit, check_fetch};
+pub use describe::{DescribedGroup, DescribedMember, MemberType, describe};
+pub use heartbeat::{
+    ConsumerLimits, Decision, HeartbeatAnswer, HeartbeatRequest, heartbeat, remove_members,
+};
+pub use regex::REGEX_BYTES_MAX;
+pub use state::{
+    ConsumerGroupState, ConsumerMember, ConsumerState, MEMBER_EPOCH_AWAY, MEMBER_EPOCH_JOIN,
+    MEMBER_EPOCH_LEAVE,
+};
+pub use timers::{Expiry, Timers};
+pub use topics::{TopicFacts, Topics};

@@ -1,0 +1,149 @@
+//! What people and tools ask of groups: list, describe, delete.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use corduroy_group::GroupError;
+use corduroy_group::classic::ClassicState;
+use corduroy_group::commits::delete_group;
+use corduroy_group::table::{GroupKind, GroupState};
+use corduroy_protocol::ErrorCode;
+
+use super::call::{DescribedGroup, DescribedMember, ListFilter, ListedGroup, Reply};
+use super::coordinator::Coordinator;
+
+const CLASSIC: &str = "classic";
+const CONSUMER: &str = "consumer";
+
+impl Coordinator {
+    pub(super) fn list(&self, filter: &ListFilter) -> Result<Vec<ListedGroup>, ErrorCode> {
+        match self.serving() {
+            Ok(_) => {}
+            // Another node lists the groups of this partition.
+            Err(ErrorCode::NotCoordinator) => return Ok(Vec::new()),
+            Err(code) => return Err(code),
+        }
+        let mut names: BTreeSet<String> = self.running_names().into_iter().collect();
+        {
+            let machine = self.partition.machine();
+            let groups = machine
+                .groups()
+                .into_iter()
+                .flat_map(|table| table.groups());
+            names.extend(groups.map(|(name, _)| name.to_owned()));
+        }
+        let groups = names.into_iter().filter_map(|name| self.listed(name));
+        let passes = |wanted: &[String], value: &str| {
+            wanted.is_empty() || wanted.iter().any(|w| w.eq_ignore_ascii_case(value))
+        };
+        Ok(groups
+            .filter(|group| {
+                passes(&filter.states, group.state) && passes(&filter.types, group.kind)
+            })
+            .collect())
+    }
+
+    fn listed(&self, group: String) -> Option<ListedGroup> {
+        let machine = self.partition.machine();
+        let state = machine.groups().and_then(|table| table.get(&group));
+        if let Some(GroupKind::Consumer(consumer)) = state.map(|state| &state.kind) {
+            return Some(ListedGroup {
+                protocol_type: CONSUMER.to_owned(),
+                state: consumer.state().name(),
+                kind: CONSUMER,
+                group,
+            });
+        }
+        let running = self.running(&group, |running| {
+            let protocol_type = running.protocol_type().unwrap_or_default().to_owned();
+            (protocol_type, running.state().name())
+        });
+        let (protocol_type, state) = match (running, state) {
+            (Some(running), _) => running,
+            (None, Some(state)) => (stored_protocol_type(state), ClassicState::Empty.name()),
+            (None, None) => return None,
+        };
+        Some(ListedGroup {
+            group,
+            protocol_type,
+            state,
+            kind: CLASSIC,
+        })
+    }
+
+    pub(super) fn describe(&self, group: &str) -> Result<DescribedGroup, GroupError> {
+        self.serving()?;
+        let running = self.running(group, |running| DescribedGroup {
+            state: running.state().name(),
+            protocol_type: running.protocol_type().unwrap_or_default().to_owned(),
+            protocol: running.protocol().unwrap_or_default().to_owned(),
+            members: running
+                .members()
+                .map(|member| DescribedMember {
+                    member_id: member.member_id.to_owned(),
+                    instance_id: member.instance_id.map(str::to_owned),
+                    client_id: member.client_id.to_owned(),
+                    client_host: member.client_host.to_owned(),
+                    metadata: member.metadata,
+                    assignment: member.assignment,
+                })
+                .collect(),
+        });
+        if let Some(running) = running {
+            return Ok(running);
+        }
+        let machine = self.partition.machine();
+        match machine.groups().and_then(|table| table.get(group)) {
+            Some(GroupState {
+                kind: GroupKind::Consumer(_),
+                ..
+            }) => Err(GroupError::new(
+                ErrorCode::GroupIdNotFound,
+                format!("group {group} is not a classic group"),
+            )),
+            Some(state) => Ok(DescribedGroup {
+                state: ClassicState::Empty.name(),
+                protocol_type: stored_protocol_type(state),
+                protocol: String::new(),
+                members: Vec::new(),
+            }),
+            None => Err(GroupError::new(
+                ErrorCode::GroupIdNotFound,
+                format!("group {group} does not exist"),
+            )),
+        }
+    }
+
+    pub(super) fn delete(self: &Rc<Self>, group: String, reply: Reply<Result<(), ErrorCode>>) {
+        let decided = self.serving().and_then(|term| {
+            let has_members = self.running(&group, |running| !running.is_empty());
+            if has_members == Some(true) {
+                return Err(ErrorCode::NonEmptyGroup);
+            }
+            let machine = self.partition.machine();
+            let state = machine.groups().and_then(|table| table.get(&group));
+            let records = delete_group(&group, state).map_err(|error| error.code)?;
+            Ok((term, records))
+        });
+        match decided {
+            Err(code) => {
+                let _gone = reply.send(Err(code));
+            }
+            Ok((term, records)) => {
+                self.drop_running(&group);
+                let written = self.writer.write(term, &records);
+                self.env.spawn_local(async move {
+                    let _gone = reply.send(written.await);
+                });
+            }
+        }
+    }
+}
+
+fn stored_protocol_type(state: &GroupState) -> String {
+    match &state.kind {
+        GroupKind::Classic(value) => value.protocol_type.clone(),
+        GroupKind::Consumer(_) => CONSUMER.to_owned(),
+        GroupKind::Simple => String::new(),
+    }
+}

@@ -1,0 +1,34 @@
+//! The group coordinator: drives the pure group machines (crate `corduroy-group`) on the leader of
+//! each partition of `__consumer_offsets`.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `coordinator` | one coordinator per replica: whether it may act, the classic groups, their timers |
+//! | `consumer` | the groups of the consumer protocol (KIP-848) |
+//! | `offsets` | commits, fetches, deletion and expiry of offsets |
+//! | `admin` | list, describe, delete |
+//! | `topics` | the cluster's topics, as assignors see them |
+//! | `writer` | records into batches, in one order, a few batches under way |
+//! | `refresh` | the live state written again, so that what is older can be purged |
+//! | `call` | what the wire's side asks |
+//!
+//! Law: durable state is the partition's applied [`corduroy_group::table::GroupTable`], the same on
+//! every replica. What lives here beside it (who waits, which timers run) belongs to one term and
+//! goes with it, so a failover keeps generations and members, and rebalances nobody.
+
+mod admin;
+mod call;
+mod consumer;
+mod coordinator;
+mod offsets;
+mod refresh;
+mod topics;
+mod writer;
+
+pub use call::{
+    CommitRequest, CommittedOffset, FetchOffsetsRequest, GroupCall, ListFilter, OffsetCommit, Reply,
+};
+pub use coordinator::Coordinator;
+
+/// The internal topic that holds groups and committed offsets.
+pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";

@@ -1,0 +1,237 @@
+//! Records of one partition of `__consumer_offsets` on their way into its log: in the order in which
+//! they were decided, many in one batch, a few batches under way.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use corduroy_env::Env;
+use corduroy_group::records::GroupRecord;
+use corduroy_protocol::ErrorCode;
+use corduroy_record::{Batch, BatchBuilder, BuilderOptions, Term};
+use tokio::sync::{Notify, oneshot};
+
+use crate::partition::{Partition, PartitionError};
+
+/// Batches between proposal and commit; meanwhile records gather for the next.
+const BATCHES_UNDER_WAY_MAX: usize = 4;
+
+/// Bytes of keys and values at which a batch is full; one decision's records are never split.
+const BATCH_BYTES: usize = 512 * 1024;
+
+/// Bytes of keys and values that wait; beyond it clients are asked to try again.
+const WAITING_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// How long a write may take (Kafka's `offsets.commit.timeout.ms`).
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The outcome of one decision's records.
+pub(super) type Written = Result<(), ErrorCode>;
+
+struct Waiting {
+    records: Vec<(Bytes, Option<Bytes>)>,
+    bytes: usize,
+    term: Term,
+    done: oneshot::Sender<Written>,
+}
+
+/// Writes records in the order in which they are handed in.
+pub(super) struct Writer {
+    env: Env,
+    partition: Rc<Partition>,
+    waiting: RefCell<VecDeque<Waiting>>,
+    waiting_bytes: Cell<usize>,
+    under_way: Cell<usize>,
+    held: Cell<bool>,
+    idle: Notify,
+}
+
+impl Writer {
+    pub(super) fn new(env: Env, partition: Rc<Partition>) -> Rc<Writer> {
+        Rc::new(Writer {
+            env,
+            partition,
+            waiting: RefCell::default(),
+            waiting_bytes: Cell::new(0),
+            under_way: Cell::new(0),
+            held: Cell::new(false),
+            idle: Notify::new(),
+        })
+    }
+
+    /// Takes the records of one decision, made in `term`. Their place in the order is fixed when
+    /// this returns. `Ok` means: durable on a majority, and applied here.
+    pub(super) fn write(
+        self: &Rc<Self>,
+        term: Term,
+        records: &[GroupRecord],
+    ) -> impl Future<Output = Written> + use<> {
+        let written = self.queue(term, records, Place::Last);
+        async move {
+            match written {
+                Ok(done) => done.await.unwrap_or(Err(ErrorCode::NotCoordinator)),
+                Err(code) => Err(code),
+            }
+        }
+    }
+
+    /// Waits until nothing is under way, then runs `decide` on what is applied and writes its
+    /// records before anything that waits.
+    pub(super) async fn write_alone(
+        self: &Rc<Self>,
+        term: Term,
+        decide: impl FnOnce() -> Vec<GroupRecord>,
+    ) -> Written {
+        while self.held.replace(true) {
+            self.idle.notified().await;
+        }
+        let release = Release(self.clone());
+        while self.under_way.get() > 0 {
+            self.idle.notified().await;
+        }
+        let records = decide();
+        let written = self.queue(term, &records, Place::First);
+        drop(release);
+        match written {
+            Ok(done) => done.await.unwrap_or(Err(ErrorCode::NotCoordinator)),
+            Err(code) => Err(code),
+        }
+    }
+
+    fn queue(
+        self: &Rc<Self>,
+        term: Term,
+        records: &[GroupRecord],
+        place: Place,
+    ) -> Result<oneshot::Receiver<Written>, ErrorCode> {
+        let (done, written) = oneshot::channel();
+        if records.iter().any(|record| record.check().is_err()) {
+            // A name that came from a client and that no record can hold.
+            return Err(ErrorCode::InvalidRequest);
+        }
+        let records: Vec<(Bytes, Option<Bytes>)> = records
+            .iter()
+            .map(|record| (record.encode_key(), record.encode_value()))
+            .collect();
+        let bytes = records
+            .iter()
+            .map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len))
+            .sum();
+        if records.is_empty() {
+            let _here = done.send(Ok(()));
+            return Ok(written);
+        }
+        let total = self.waiting_bytes.get() + bytes;
+        if total > WAITING_BYTES_MAX && self.waiting_bytes.get() > 0 {
+            return Err(ErrorCode::CoordinatorLoadInProgress);
+        }
+        self.waiting_bytes.set(total);
+        let waiting = Waiting {
+            records,
+            bytes,
+            term,
+            done,
+        };
+        match place {
+            Place::First => self.waiting.borrow_mut().push_front(waiting),
+            Place::Last => self.waiting.borrow_mut().push_back(waiting),
+        }
+        self.pump();
+        Ok(written)
+    }
+
+    /// Sends off what waits, as far as it may.
+    fn pump(self: &Rc<Self>) {
+        while !self.held.get() && self.under_way.get() < BATCHES_UNDER_WAY_MAX {
+            let Some((term, batch, done)) = self.next_batch() else {
+                return;
+            };
+            let deadline = self.env.now() + WRITE_TIMEOUT;
+            let ticket = match batch {
+                Some(batch) => self.partition.append_in_term(batch, term, deadline),
+                None => {
+                    answer(done, Err(ErrorCode::RecordListTooLarge));
+                    continue;
+                }
+            };
+            self.under_way.set(self.under_way.get() + 1);
+            let writer = self.clone();
+            self.env.spawn_local(async move {
+                let result = ticket.await;
+                answer(
+                    done,
+                    result.map(|_| ()).map_err(|error| coordinator_code(&error)),
+                );
+                writer
+                    .under_way
+                    .set(writer.under_way.get().saturating_sub(1));
+                writer.idle.notify_one();
+                writer.pump();
+            });
+        }
+    }
+
+    /// The next batch in order: decisions of one term, up to [`BATCH_BYTES`]. No batch: the records
+    /// do not fit into one.
+    fn next_batch(&self) -> Option<(Term, Option<Batch>, Vec<oneshot::Sender<Written>>)> {
+        let mut waiting = self.waiting.borrow_mut();
+        let term = waiting.front()?.term;
+        let mut builder = BatchBuilder::new(BuilderOptions::default());
+        let now_ms = self.env.unix_millis();
+        let (mut bytes, mut done, mut fits) = (0, Vec::new(), true);
+        while let Some(next) = waiting.front() {
+            if next.term != term || (bytes > 0 && bytes + next.bytes > BATCH_BYTES) {
+                break;
+            }
+            let Some(next) = waiting.pop_front() else {
+                break;
+            };
+            self.waiting_bytes
+                .set(self.waiting_bytes.get().saturating_sub(next.bytes));
+            bytes += next.bytes;
+            done.push(next.done);
+            for (key, value) in &next.records {
+                fits &= builder
+                    .push(now_ms, Some(key), value.as_deref(), &[])
+                    .is_ok();
+            }
+        }
+        Some((term, fits.then(|| builder.finish()), done))
+    }
+}
+
+/// Where records go among those that wait.
+enum Place {
+    First,
+    Last,
+}
+
+/// Lets what waits go on, also where whoever held it gave up.
+struct Release(Rc<Writer>);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        self.0.held.set(false);
+        self.0.idle.notify_one();
+        self.0.pump();
+    }
+}
+
+fn answer(done: Vec<oneshot::Sender<Written>>, result: Written) {
+    for done in done {
+        // A client that has gone away needs no answer.
+        let _gone = done.send(result);
+    }
+}
+
+/// What a client of the coordinator is told of a failed append, as in Kafka: retriable words, and
+/// never one that makes it rejoin.
+fn coordinator_code(error: &PartitionError) -> ErrorCode {
+    match error.code {
+        ErrorCode::NotLeaderOrFollower => ErrorCode::NotCoordinator,
+        ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge => ErrorCode::UnknownServerError,
+        _ => ErrorCode::CoordinatorNotAvailable,
+    }
+}

@@ -1,0 +1,223 @@
+//! FindCoordinator, and the way from a group's name to its coordinator on this node.
+
+use std::time::Duration;
+
+use corduroy_group::partition_of_group;
+use corduroy_protocol::messages::find_coordinator_response::Coordinator;
+use corduroy_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinatorResponse};
+use corduroy_protocol::{ErrorCode, RequestHeader, StrBytes};
+use corduroy_record::GroupId;
+use tokio::sync::oneshot;
+
+use crate::controller::NewTopic;
+use crate::group::{CONSUMER_OFFSETS, GroupCall, Reply};
+use crate::kafka::context::KafkaContext;
+use crate::kafka::metadata::{address_of, wait_for_leaders};
+use crate::shard::ShardMessage;
+
+/// First version that asks for several keys at once (KIP-699).
+const BATCHED_SINCE: i16 = 4;
+/// Key type of a consumer group.
+const KEY_GROUP: i8 = 0;
+/// Key type of a transactional id.
+const KEY_TRANSACTION: i8 = 1;
+/// How long a first group waits for the internal topic and its leaders.
+const TOPIC_WAIT: Duration = Duration::from_secs(5);
+/// How long an answer waits for a coordinator while a failover is under way.
+const LEADER_WAIT: Duration = Duration::from_millis(500);
+
+/// Where a group's coordinator is, or why nobody knows.
+type Found = Result<(i32, String, i32), (ErrorCode, String)>;
+
+/// FindCoordinator (versions 0 to 6).
+pub async fn find_coordinator(
+    ctx: &KafkaContext,
+    header: &RequestHeader,
+    request: FindCoordinatorRequest,
+) -> FindCoordinatorResponse {
+    let batched = header.api_version >= BATCHED_SINCE;
+    let keys = match batched {
+        true => request.coordinator_keys,
+        false => vec![request.key],
+    };
+    let mut coordinators = Vec::with_capacity(keys.len());
+    for key in keys {
+        let found = find(ctx, request.key_type, &key).await;
+        if let Err((code, _)) = &found {
+            ctx.shard.counters().failed(header.api_key, code.name());
+        }
+        coordinators.push((key, found));
+    }
+    if batched {
+        let coordinators = coordinators.into_iter().map(|(key, found)| {
+            let row = Coordinator::default().with_key(key);
+            match found {
+                Ok((node, host, port)) => row
+                    .with_node_id(BrokerId(node))
+                    .with_host(StrBytes::from_string(host))
+                    .with_port(port),
+                Err((code, message)) => row
+                    .with_node_id(BrokerId(-1))
+                    .with_port(-1)
+                    .with_error_code(code.code())
+                    .with_error_message(Some(StrBytes::from_string(message))),
+            }
+        });
+        return FindCoordinatorResponse::default().with_coordinators(coordinators.collect());
+    }
+    let response = FindCoordinatorResponse::default();
+    match coordinators.pop() {
+        Some((_, Ok((node, host, port)))) => response
+            .with_node_id(BrokerId(node))
+            .with_host(StrBytes::from_string(host))
+            .with_port(port),
+        Some((_, Err((code, message)))) => response
+            .with_node_id(BrokerId(-1))
+            .with_port(-1)
+            .with_error_code(code.code())
+            .with_error_message(Some(StrBytes::from_string(message))),
+        None => response,
+    }
+}
+
+async fn find(ctx: &KafkaContext, key_type: i8, key: &str) -> Found {
+    match key_type {
+        KEY_GROUP => {}
+        KEY_TRANSACTION => {
+            return Err((
+                ErrorCode::TransactionalIdAuthorizationFailed,
+                "transactions are not served yet".to_owned(),
+            ));
+        }
+        other => {
+            return Err((
+                ErrorCode::InvalidRequest,
+                format!("coordinators of key type {other} are not known here"),
+            ));
+        }
+    }
+    if key.is_empty() {
+        return Err((
+            ErrorCode::InvalidGroupId,
+            "the group id is empty".to_owned(),
+        ));
+    }
+    let unavailable = |message: String| (ErrorCode::CoordinatorNotAvailable, message);
+    make_offsets_topic(ctx).await.map_err(unavailable)?;
+    let group = partition_of(ctx, key)
+        .ok_or_else(|| unavailable(format!("{CONSUMER_OFFSETS} does not exist yet")))?;
+    wait_for_leaders(ctx, &[group], LEADER_WAIT).await;
+    let image = ctx.metadata.image();
+    let leader = ctx
+        .metadata
+        .leader(group)
+        .filter(|leader| leader.node != ctx.node || !ctx.metadata.isolated());
+    let node = leader.and_then(|leader| image.nodes.get(&leader.node));
+    match node {
+        Some(node) => {
+            let (host, port) = address_of(ctx, node);
+            Ok((node.id.get(), host, port))
+        }
+        None => Err(unavailable(format!(
+            "partition {} of {CONSUMER_OFFSETS} has no leader at the moment",
+            group.partition
+        ))),
+    }
+}
+
+/// The internal topic as this cluster would create it.
+pub fn offsets_topic(ctx: &KafkaContext) -> NewTopic {
+    let image = ctx.metadata.image();
+    let groups = image.cluster().groups;
+    let factor = groups
+        .topic_replication_factor
+        .min(image.nodes.len())
+        .max(1);
+    let config = |name: &str, value: String| (name.to_owned(), Some(value));
+    NewTopic {
+        partitions: Some(groups.topic_partitions),
+        replication_factor: i16::try_from(factor).ok(),
+        configs: vec![
+            config("cleanup.policy", "compact".to_owned()),
+            config("compression.type", "producer".to_owned()),
+            config("segment.bytes", groups.topic_segment_bytes.to_string()),
+        ],
+        ..NewTopic::with_defaults(CONSUMER_OFFSETS)
+    }
+}
+
+/// Creates the internal topic when the first group asks for its coordinator, as Kafka does.
+async fn make_offsets_topic(ctx: &KafkaContext) -> Result<(), String> {
+    if ctx.metadata.image().topics.contains_key(CONSUMER_OFFSETS) {
+        return Ok(());
+    }
+    let topic = offsets_topic(ctx);
+    let results = ctx
+        .controller
+        .create_topics(vec![topic], false, TOPIC_WAIT)
+        .await;
+    for result in results {
+        match result {
+            Ok(topic) => {
+                let groups: Vec<GroupId> = topic.groups().collect();
+                wait_for_leaders(ctx, &groups, TOPIC_WAIT).await;
+            }
+            // Another node was faster; its image is on the way.
+            Err(error) if error.code == ErrorCode::TopicAlreadyExists => {
+                let known = || ctx.metadata.image().topics.contains_key(CONSUMER_OFFSETS);
+                let _in_time = ctx.wait_until(ctx.env.now() + TOPIC_WAIT, known).await;
+            }
+            Err(error) => {
+                return Err(format!("{CONSUMER_OFFSETS} could not be created: {error}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The Raft group of the partition that coordinates a consumer group.
+fn partition_of(ctx: &KafkaContext, group: &str) -> Option<GroupId> {
+    let image = ctx.metadata.image();
+    let topic = image.topics.get(CONSUMER_OFFSETS)?;
+    let partitions = u32::try_from(topic.partitions.len()).ok()?;
+    Some(GroupId {
+        topic: topic.id,
+        partition: partition_of_group(group, partitions),
+    })
+}
+
+/// Asks a group's coordinator, on whichever shard of this node it is.
+///
+/// # Errors
+/// NOT_COORDINATOR where it is not on this node.
+pub(super) async fn ask<T>(
+    ctx: &KafkaContext,
+    group: &str,
+    call: impl FnOnce(Reply<T>) -> GroupCall,
+) -> Result<T, ErrorCode> {
+    let place = partition_of(ctx, group).ok_or(ErrorCode::NotCoordinator)?;
+    ask_partition(ctx, place, call).await
+}
+
+/// [`ask`], of the coordinator of one partition of the internal topic.
+pub(super) async fn ask_partition<T>(
+    ctx: &KafkaContext,
+    place: GroupId,
+    call: impl FnOnce(Reply<T>) -> GroupCall,
+) -> Result<T, ErrorCode> {
+    let (reply, answer) = oneshot::channel();
+    let owner = ctx.shard.owner(place);
+    if owner == ctx.shard.index() {
+        ctx.shard.coordinate(place, call(reply));
+    } else {
+        let handle = ctx.shard.handles().get(usize::from(owner));
+        let handle = handle.ok_or(ErrorCode::NotCoordinator)?;
+        let message = ShardMessage::Group(place, Box::new(call(reply)));
+        handle
+            .send(message)
+            .await
+            .map_err(|_| ErrorCode::NotCoordinator)?;
+    }
+    // An answer that never comes: the coordinator went away with the question.
+    answer.await.map_err(|_| ErrorCode::NotCoordinator)
+}

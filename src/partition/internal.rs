@@ -1,0 +1,48 @@
+//! Appends of the node's own to an internal topic: a decision made in one term is written in that
+//! term or not at all.
+
+use std::rc::Rc;
+
+use corduroy_record::{Batch, Term};
+use tokio::time::Instant;
+
+use super::produce::{ProduceTicket, ready};
+use super::{Acks, Partition, ProduceSpec};
+
+impl Partition {
+    /// The term in which this replica leads and may serve; `None` where it does not lead (or not
+    /// yet: see [`Partition::is_leader`]).
+    pub fn serving_term(&self) -> Option<Term> {
+        let view = self.replica.view();
+        matches!(self.leading(&view), Ok(true)).then_some(view.term)
+    }
+
+    /// Whether this replica leads, though it may not have applied its own first entry yet.
+    pub fn is_leader(&self) -> bool {
+        self.leading(&self.replica.view()).is_ok()
+    }
+
+    /// Appends a batch of the node's own with `acks=all`. It takes its place in the log's order
+    /// before this returns; a replica that does not lead in `term` any more refuses.
+    pub fn append_in_term(
+        self: &Rc<Self>,
+        batch: Batch,
+        term: Term,
+        deadline: Instant,
+    ) -> ProduceTicket {
+        let view = self.replica.view();
+        if !matches!(self.leading(&view), Ok(true)) || view.term != term {
+            return ready(Err(self.not_leader(&view)));
+        }
+        if let Err(error) = self.check_in_sync(&view, Acks::All) {
+            return ready(Err(error));
+        }
+        self.in_flight.borrow_mut().enter(term);
+        let spec = ProduceSpec {
+            batch,
+            acks: Acks::All,
+            deadline,
+        };
+        self.append(term, None, spec, -1)
+    }
+}

@@ -1,0 +1,119 @@
+//! What the command line says to the person who waits, asks unclearly or sets what has no effect.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests drive real processes with real time"
+)]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use support::{Cluster, alone, corduroy};
+
+fn said(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_producer_that_waits_says_why() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    // One replica, two are needed: no write with acks=all can succeed.
+    cluster.create_topic("stuck", 1, &["min.insync.replicas=2"]);
+    let mut child = Command::new(corduroy())
+        .args(["produce", "stuck", "--brokers", &cluster.bootstrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(b"hello\n").expect("sent");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let line = lines.next().expect("it says something").expect("UTF-8");
+    assert!(line.starts_with("still trying: "), "{line}");
+    assert!(line.contains("NOT_ENOUGH_REPLICAS"), "{line}");
+    assert!(line.ends_with("(Ctrl-C to stop)"), "{line}");
+    // The next words are the end's: once per cause.
+    cluster.must(&["topic", "alter", "stuck", "-c", "min.insync.replicas=1"]);
+    drop(stdin);
+    let rest: Vec<String> = lines.map(|line| line.expect("UTF-8")).collect();
+    assert_eq!(rest.len(), 1, "{rest:?}");
+    assert!(rest[0].starts_with("1 record acknowledged"), "{rest:?}");
+    assert!(child.wait().expect("it ends").success());
+}
+
+#[test]
+fn partitions_are_added_up_to_a_total_or_by_a_number_and_never_by_guess() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    cluster.create_topic("grows", 2, &[]);
+    let unclear = cluster.run(&["topic", "add-partitions", "grows", "8"]);
+    assert_eq!(unclear.status.code(), Some(2));
+    let words = said(&unclear);
+    assert!(
+        words.contains("--to 8") && words.contains("--by 8"),
+        "{words}"
+    );
+    let to = cluster.run(&["topic", "add-partitions", "grows", "--to", "4"]);
+    assert!(
+        said(&to).contains("has 4 partitions now (2 before)"),
+        "{to:?}"
+    );
+    let by = cluster.run(&["topic", "add-partitions", "grows", "--by", "3"]);
+    assert!(
+        said(&by).contains("has 7 partitions now (4 before)"),
+        "{by:?}"
+    );
+}
+
+#[test]
+fn a_setting_without_effect_is_said_to_be_one() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    let idle = "unclean.leader.election.enable=true";
+    let created = cluster.run(&[
+        "topic",
+        "create",
+        "warned",
+        "-c",
+        idle,
+        "-c",
+        "retention.ms=1000",
+    ]);
+    let warning = "warning: unclean.leader.election.enable is stored and described, and Corduroy \
+                   does not act on it yet";
+    assert!(created.status.success());
+    assert!(said(&created).contains(warning), "{created:?}");
+    assert!(!said(&created).contains("retention.ms"), "{created:?}");
+    let altered = cluster.run(&["topic", "alter", "warned", "-c", idle]);
+    assert!(said(&altered).contains(warning), "{altered:?}");
+}
+
+#[test]
+fn a_dump_of_a_running_node_tells_what_it_cannot_see() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(1);
+    cluster.create_topic("dumped", 1, &[]);
+    let written = cluster.run_with_input(&["produce", "dumped"], b"one\ntwo\n");
+    assert!(written.status.success(), "{written:?}");
+    let dir = cluster.nodes[0].data_dir.display().to_string();
+    let running = cluster.run(&["debug", "log-dump", &dir]);
+    assert!(
+        said(&running).contains("a node is running on"),
+        "{running:?}"
+    );
+    let shown = String::from_utf8_lossy(&running.stdout).into_owned();
+    assert!(shown.contains(" more in the journal: "), "{shown}");
+    cluster.nodes[0].terminate();
+    let stopped = cluster.run(&["debug", "log-dump", &dir, "--verify"]);
+    assert!(
+        stopped.status.success() && said(&stopped).is_empty(),
+        "{stopped:?}"
+    );
+    let shown = String::from_utf8_lossy(&stopped.stdout).into_owned();
+    assert!(!shown.contains(" more in the journal: "), "{shown}");
+    assert!(shown.contains("batch"), "{shown}");
+}
