@@ -32,6 +32,10 @@ const DEPENDENCY_LAW: &[(&str, &[&str])] = &[
         &["corduroy-env", "corduroy-record", "corduroy-storage"],
     ),
     (
+        "corduroy-group",
+        &["corduroy-protocol", "corduroy-record"],
+    ),
+    (
         "corduroy-client",
         &["corduroy-env", "corduroy-record", "corduroy-protocol"],
     ),
@@ -43,6 +47,7 @@ const DEPENDENCY_LAW: &[(&str, &[&str])] = &[
             "corduroy-protocol",
             "corduroy-storage",
             "corduroy-raft",
+            "corduroy-group",
             // Only for src/{cli,bench,demo}: `only_edges_name_the_client` checks that.
             "corduroy-client",
         ],

@@ -1,4 +1,4 @@
-//! Corduroy's client: producer, reader and admin for any Kafka-compatible cluster.
+//! Corduroy's client: producer, reader, groups and admin for any Kafka-compatible cluster.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -23,12 +23,21 @@
 //!         println!("{:?} = {:?}", record.key(), record.value());
 //!     }
 //! }
+//!
+//! let mut app = client.group("billing").topics(["orders"]).from(From::Earliest).join().await?;
+//! while let Some(batch) = app.next().await {
+//!     let batch = batch?;
+//!     for record in &batch {
+//!         println!("{:?}", record.value());
+//!     }
+//!     batch.commit().await?;
+//! }
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! Settings carry Kafka's names and defaults ([`PROPERTIES`]). Everything is `Send`, and works on
-//! a current-thread runtime as well. Consumer groups and transactions are not here yet.
+//! a current-thread runtime as well. Transactions are not here yet.
 //!
 //! | module | holds |
 //! |---|---|
@@ -37,7 +46,7 @@
 //! | `error` | the one error, with kind, outcome and context |
 //! | `net` | connections, versions, pools |
 //! | `metadata` | who leads what |
-//! | `producer`, `reader`, `admin` | what the names say |
+//! | `producer`, `reader`, `group`, `admin` | what the names say |
 //! | `offsets` | offsets by time |
 
 mod admin;
@@ -57,8 +66,9 @@ mod topic_partition;
 
 pub use admin::{
     Admin, AdminCall, AlterConfigs, BrokerDescription, ClusterDescription, ConfigEntry,
-    ConfigResource, ConfigSource, CreateTopic, CreatedTopic, DescribeTopic, PartitionDescription,
-    PartitionOffsets, TopicDescription, TopicListing,
+    ConfigResource, ConfigSource, CreateTopic, CreatedTopic, DescribeTopic, GroupDescription,
+    GroupListing, MemberDescription, PartitionDescription, PartitionOffsets, TopicDescription,
+    TopicListing,
 };
 pub use client::{Client, ClientBuilder, parse_bootstrap_servers};
 pub use config::{

@@ -97,11 +97,7 @@ async fn hunt(env: &Env, args: &SelftestArgs, binary: &Path) -> anyhow::Result<b
 
 /// Lets the simulator look for a bug: the build of it that lies beside the node's. The first seed
 /// that goes red, and the law that it breaks.
-async fn simulate(
-    node: &Path,
-    bug: &Bug,
-    seeds: u64,
-) -> anyhow::Result<Option<(u64, String)>> {
+async fn simulate(node: &Path, bug: &Bug, seeds: u64) -> anyhow::Result<Option<(u64, String)>> {
     let program = node.with_file_name("corduroy-sim");
     if !program.is_file() {
         bail!(

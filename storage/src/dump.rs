@@ -130,8 +130,8 @@ struct Dump<'a> {
     verify: bool,
     out: &'a mut dyn io::Write,
     report: DumpReport,
-    /// The journal turn (and its session) up to which the state file of a partition speaks.
-    settled: BTreeMap<GroupId, JournalPlace>,
+    /// The incarnation of a partition, and the journal's place up to which its state file speaks.
+    settled: BTreeMap<GroupId, (u64, JournalPlace)>,
 }
 
 impl Dump<'_> {
@@ -176,7 +176,8 @@ impl Dump<'_> {
         };
         match &image {
             Some(image) => {
-                self.settled.insert(image.group, image.place);
+                self.settled
+                    .insert(image.group, (image.incarnation, image.place));
                 self.state(image)?;
             }
             None => self.problem(format!(
@@ -367,10 +368,13 @@ impl Dump<'_> {
             lines.push_str(&format!("  turn {turn}\n"));
             for record in records {
                 let (group, entries) = (record.header.group, record.header.entries);
-                if settled
-                    .get(&group)
-                    .is_none_or(|place| session != place.session || turn > place.turn)
-                {
+                let incarnation = record.header.incarnation;
+                // A journal alone has no state files beside it: then everything counts.
+                let is_newer = settled.is_empty()
+                    || settled.get(&group).is_some_and(|(current, place)| {
+                        incarnation == *current && (session != place.session || turn > place.turn)
+                    });
+                if is_newer {
                     unsettled += u64::from(entries);
                 }
                 let what = match record.body {

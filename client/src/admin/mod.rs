@@ -1,7 +1,8 @@
-//! The cluster's topics, configurations and offsets.
+//! The cluster's topics, configurations, groups and offsets.
 
 mod cluster;
 mod configs;
+mod groups;
 mod topics;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use corduroy_protocol::ErrorCode;
 
 pub use cluster::{BrokerDescription, ClusterDescription};
 pub use configs::{AlterConfigs, ConfigEntry, ConfigResource, ConfigSource};
+pub use groups::{GroupDescription, GroupListing, MemberDescription};
 pub use topics::{
     CreateTopic, CreatedTopic, DescribeTopic, PartitionDescription, PartitionOffsets,
     TopicDescription, TopicListing,

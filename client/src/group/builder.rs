@@ -164,8 +164,8 @@ impl GroupBuilder {
     pub async fn join(self) -> Result<Group, Error> {
         let (group, mut progress) = self.start()?;
         let deadline = group.committer.client.api_deadline();
-        let found = progress
-            .wait_for(|progress| progress.has_coordinator || progress.failed.is_some());
+        let found =
+            progress.wait_for(|progress| progress.has_coordinator || progress.failed.is_some());
         if timeout_at(deadline, found).await.is_err() {
             let late = || Error::new(ErrorKind::ApiTimeout, "no coordinator in time");
             return Err(progress.borrow().not_found.clone().unwrap_or_else(late));

@@ -314,7 +314,7 @@ pub(super) fn millis(duration: Duration) -> i32 {
 }
 
 /// Partitions by topic, as most requests want them.
-pub(super) fn by_topic<T>(
+pub(crate) fn by_topic<T>(
     partitions: impl IntoIterator<Item = (TopicPartition, T)>,
 ) -> BTreeMap<Arc<str>, Vec<(i32, T)>> {
     let mut topics: BTreeMap<Arc<str>, Vec<(i32, T)>> = BTreeMap::new();

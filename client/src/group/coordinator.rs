@@ -29,11 +29,6 @@ pub(crate) struct Coordinator {
 }
 
 impl Coordinator {
-    /// Its id.
-    pub(crate) fn id(&self) -> i32 {
-        self.id
-    }
-
     /// The connection to it.
     ///
     /// # Errors

@@ -96,7 +96,7 @@ pub(super) fn encode_assignment(assigned: &BTreeSet<TopicPartition>) -> Bytes {
 ///
 /// # Errors
 /// Malformed.
-pub(super) fn decode_assignment(bytes: &[u8]) -> Result<BTreeSet<TopicPartition>, Error> {
+pub(crate) fn decode_assignment(bytes: &[u8]) -> Result<BTreeSet<TopicPartition>, Error> {
     if bytes.is_empty() {
         return Ok(BTreeSet::new());
     }

@@ -37,7 +37,7 @@ pub(super) struct MemberConfig {
 
 /// Who a member is, as it signs commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     pub(super) member_id: String,
     /// The generation, or the member epoch of the consumer protocol; -1 = no member.
     pub(super) generation: i32,

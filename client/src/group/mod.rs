@@ -36,6 +36,8 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use batch::Batch;
 pub use builder::{Commits, GroupBuilder};
+pub(crate) use calls::by_topic;
+pub(crate) use embedded::decode_assignment;
 pub use offsets::{CommittedOffset, CommittedOffsets};
 
 use crate::error::{Error, ErrorKind};

@@ -52,14 +52,14 @@ pub type CommittedOffsets = BTreeMap<TopicPartition, CommittedOffset>;
 
 /// Who commits.
 #[derive(Clone, Debug)]
-pub(super) struct Signature {
-    pub(super) identity: Identity,
-    pub(super) instance_id: Option<String>,
+pub(crate) struct Signature {
+    pub(crate) identity: Identity,
+    pub(crate) instance_id: Option<String>,
 }
 
 impl Signature {
     /// Somebody who is no member: it may commit while the group has none.
-    pub(super) fn nobody() -> Signature {
+    pub(crate) fn nobody() -> Signature {
         Signature {
             identity: Identity {
                 member_id: String::new(),
@@ -70,7 +70,7 @@ impl Signature {
     }
 }
 
-pub(super) fn commit_request(
+pub(crate) fn commit_request(
     version: i16,
     group: &str,
     signature: &Signature,
@@ -112,7 +112,7 @@ pub(super) fn commit_request(
 }
 
 /// The error of each partition.
-pub(super) fn commit_errors(answer: &OffsetCommitResponse) -> BTreeMap<TopicPartition, ErrorCode> {
+pub(crate) fn commit_errors(answer: &OffsetCommitResponse) -> BTreeMap<TopicPartition, ErrorCode> {
     let mut errors = BTreeMap::new();
     for topic in &answer.topics {
         let name: Arc<str> = (**topic.name).into();
@@ -129,7 +129,7 @@ pub(super) fn commit_errors(answer: &OffsetCommitResponse) -> BTreeMap<TopicPart
 ///
 /// # Errors
 /// As [`ask`], and the first error of a partition.
-pub(super) async fn fetch(
+pub(crate) async fn fetch(
     client: &ClientShared,
     group: &str,
     partitions: Option<&[TopicPartition]>,

@@ -97,7 +97,9 @@ impl Image {
     pub async fn power_on(&self, env: &Env) -> anyhow::Result<()> {
         clean::unmount(env, &self.mount).await?;
         clean::detach(&self.image)?;
-        self.attach()
+        self.attach()?;
+        // That the filler was removed may not have been flushed either: it would be back.
+        self.empty()
     }
 
     /// Fills it up.

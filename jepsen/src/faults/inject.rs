@@ -29,6 +29,9 @@ const NETWORK_FAULTS_MAX: usize = 2;
 const EVERYBODY_PERCENT: u64 = 15;
 /// How often a step that has to wait looks again.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often a fault that could not be done is tried again, and after what time.
+const TRIES_MAX: u32 = 5;
+const TRY_AGAIN: Duration = Duration::from_secs(2);
 /// For how long after a fault it is looked whether the cluster is whole again.
 const RECOVERY_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The largest jump of a wall clock.
@@ -131,6 +134,8 @@ impl Injector {
         (began, until): (Instant, Instant),
     ) -> anyhow::Result<()> {
         let mut waiting: VecDeque<Step> = steps.into();
+        // Those that were refused: when they are tried again, and how often they were.
+        let mut refused: Vec<(Instant, Step, u32)> = Vec::new();
         loop {
             let now = self.env.now();
             if now >= until {
@@ -139,6 +144,15 @@ impl Injector {
             cluster.notice_ends();
             self.undo_due(cluster, now).await?;
             self.notice_recovery(cluster).await;
+            let due = |(at, step, _): &(Instant, Step, u32)| *at <= now && self.has_room(step);
+            if let Some(place) = refused.iter().position(due) {
+                let (_, step, tries) = refused.remove(place);
+                if !self.inject(cluster, &step).await && tries < TRIES_MAX {
+                    refused.push((self.env.now() + TRY_AGAIN, step, tries + 1));
+                }
+                self.show();
+                continue;
+            }
             // Of the steps whose time has come and that have room, the kind that came least often:
             // where time is short, every kind has its turn before any has its second.
             let ready = waiting
@@ -152,7 +166,9 @@ impl Injector {
                 self.env.sleep(LOOK).await;
                 continue;
             };
-            self.inject(cluster, &step).await;
+            if !self.inject(cluster, &step).await {
+                refused.push((self.env.now() + TRY_AGAIN, step, 1));
+            }
             self.show();
         }
     }
@@ -164,7 +180,10 @@ impl Injector {
         // Nothing is learnt from a cluster that never comes back: between two times that all nodes
         // are gone it is whole, and takes writes.
         if step.kind == FaultKind::PowerAll
-            && self.recovering.iter().any(|before| before.kind == step.kind)
+            && self
+                .recovering
+                .iter()
+                .any(|before| before.kind == step.kind)
         {
             return false;
         }
@@ -179,7 +198,8 @@ impl Injector {
         networks < NETWORK_FAULTS_MAX || !step.kind.is_network()
     }
 
-    async fn inject(&mut self, cluster: &mut Cluster, step: &Step) {
+    /// Whether it took hold.
+    async fn inject(&mut self, cluster: &mut Cluster, step: &Step) -> bool {
         *self.times.entry(step.kind).or_default() += 1;
         let id = self.recorder.fault_id();
         let name = step.kind.name();
@@ -190,12 +210,13 @@ impl Injector {
             let detail = "SIGTERM and a new process, node by node";
             self.recorder
                 .fault(id, name, FaultPhase::Begin, &targets, detail);
+            self.recovering.clear();
             let restarted = self.rolling_restart(cluster, &targets).await;
             let end = restarted.map_or_else(|error| format!("{error:#}"), |()| String::new());
             self.recorder
                 .fault(id, name, FaultPhase::End, &targets, &end);
             self.watch_recovery(id, step.kind, targets);
-            return;
+            return true;
         }
         match self.strike(cluster, step.kind, &mut chance).await {
             Ok(done) => {
@@ -204,12 +225,14 @@ impl Injector {
                     detail,
                     undo,
                 } = done;
+                // From here on it is this one that clients feel.
+                self.recovering.clear();
                 self.recorder
                     .fault(id, name, FaultPhase::Begin, &targets, &detail);
                 if matches!(undo, Undo::Nothing) {
                     self.recorder
                         .fault(id, name, FaultPhase::End, &targets, &detail);
-                    return;
+                    return true;
                 }
                 let hits_before = hits(cluster, &targets);
                 self.active.push(Active {
@@ -220,12 +243,14 @@ impl Injector {
                     undo,
                     hits_before,
                 });
+                true
             }
             Err(error) => {
                 let detail = format!("{error:#}");
                 self.recorder
                     .fault(id, name, FaultPhase::Refused, &[], &detail);
                 self.remarks.push(format!("{name} was refused: {detail}"));
+                false
             }
         }
     }

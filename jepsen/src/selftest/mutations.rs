@@ -342,10 +342,9 @@ impl Caught {
                 .found
                 .iter()
                 .any(|class| self.bug.expected.contains(class)),
-            Judge::Simulator { laws, .. } => self
-                .law
-                .as_deref()
-                .is_some_and(|law| laws.contains(&law)),
+            Judge::Simulator { laws, .. } => {
+                self.law.as_deref().is_some_and(|law| laws.contains(&law))
+            }
         }
     }
 }
@@ -579,7 +578,10 @@ mod tests {
         assert_eq!((of("none"), of("ack-before-flush")), (1, 2));
         assert_eq!(of("window-of-one"), 5);
         assert_eq!(lines.len(), 5);
-        assert!(lines[2].contains("terms_ascend (simulator, 9 seeds"), "{lines:?}");
+        assert!(
+            lines[2].contains("terms_ascend (simulator, 9 seeds"),
+            "{lines:?}"
+        );
         let text = report.to_string();
         assert!(text.ends_with("mutation score: 2 of 4"), "{text}");
         assert!(text.contains("found under another name: unseen"), "{text}");

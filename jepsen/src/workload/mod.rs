@@ -19,8 +19,8 @@ use corduroy_client::{Client, Error};
 use corduroy_env::Env;
 use tokio::sync::watch as channel;
 
-use crate::history::{Foreign, Outcome, PartitionRead, Payload, Value};
 use crate::cli::ClientKind;
+use crate::history::{Foreign, Outcome, PartitionRead, Payload, Value};
 use keys::LiveKeys;
 use recorder::Recorder;
 

@@ -7,7 +7,8 @@ const STICKY: Strategy = Strategy::CooperativeSticky;
 fn set(text: &str) -> BTreeSet<TopicPartition> {
     text.split_whitespace()
         .map(|at| {
-            let (topic, partition) = at.split_at(1);
+            let digits = at.find(|letter: char| letter.is_ascii_digit());
+            let (topic, partition) = at.split_at(digits.expect("a partition"));
             TopicPartition::new(topic, partition.parse().expect("a number"))
         })
         .collect()
