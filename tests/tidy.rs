@@ -31,10 +31,7 @@ const DEPENDENCY_LAW: &[(&str, &[&str])] = &[
         "corduroy-raft",
         &["corduroy-env", "corduroy-record", "corduroy-storage"],
     ),
-    (
-        "corduroy-group",
-        &["corduroy-protocol", "corduroy-record"],
-    ),
+    ("corduroy-group", &["corduroy-protocol", "corduroy-record"]),
     (
         "corduroy-client",
         &["corduroy-env", "corduroy-record", "corduroy-protocol"],

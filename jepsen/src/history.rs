@@ -440,6 +440,9 @@ pub enum FaultPhase {
     Refused,
 }
 
+/// So much of the time after the heal the harness may be without the processor, all pauses together.
+pub const STARVED_SECONDS_MAX: f64 = 10.0;
+
 /// A moment that the checker or a reader has to know.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -519,5 +522,20 @@ impl History {
             Mark::Healed { at } => Some(*at),
             _ => None,
         })
+    }
+
+    /// Whether the harness itself got so little of the processor after the heal that nothing can be
+    /// said of what was not done in time.
+    pub fn starved_after_heal(&self) -> bool {
+        let Some(healed) = self.healed() else {
+            return false;
+        };
+        let starved = self.marks.iter().filter_map(|mark| match mark {
+            Mark::Starved { from, until } if *until > healed => {
+                Some(until.since((*from).max(healed)).seconds())
+            }
+            _ => None,
+        });
+        starved.sum::<f64>() >= STARVED_SECONDS_MAX
     }
 }

@@ -21,6 +21,7 @@ use crate::faults::plan::plan;
 use crate::faults::{FaultKind, Need, shim};
 use crate::history::{
     ClientSettings, FORMAT, FaultPhase, Header, History, HistoryWriter, Mark, Minima, Plan,
+    STARVED_SECONDS_MAX,
 };
 use crate::preflight::Preflight;
 use crate::report::{self, RunSummary};
@@ -299,8 +300,17 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     cluster.heal().await?;
     recorder.mark(Mark::Healed { at: recorder.now() });
     progress.say("healed");
+    let starved_before = recorder.starved_seconds();
     match cluster.wait_whole(WHOLE_WAIT_MAX).await {
         Ok(()) => injector.note_whole(),
+        // Without root the network between the nodes is this process.
+        Err(error) if recorder.starved_seconds() - starved_before >= STARVED_SECONDS_MAX => {
+            recorder.note(format!(
+                "not whole again after the heal, {error:#}; but this program did not get the \
+                 processor for {:.0} s of it",
+                recorder.starved_seconds() - starved_before
+            ));
+        }
         Err(error) => breakdowns.push(format!("not whole again after the heal, {error:#}")),
     }
     env.sleep(AFTER_HEAL).await;

@@ -200,14 +200,15 @@ mod tests {
     fn all_snapshots_of_a_shard_together_are_bounded_and_one_always_arrives() {
         let mut assemblies = Assemblies::with_bytes_max(10);
         let (large, total) = (group(0), 100);
-        assert_eq!(
-            assemblies.take(large, part(1, 0, 4, total)),
-            Taken::More(4)
-        );
+        assert_eq!(assemblies.take(large, part(1, 0, 4, total)), Taken::More(4));
         // Many begin at the same time; what they hold together stays bounded.
         for number in 1..50 {
             let taken = assemblies.take(group(number), part(1, 0, 3, total));
-            let wanted = if number <= 2 { Taken::More(3) } else { Taken::Full };
+            let wanted = if number <= 2 {
+                Taken::More(3)
+            } else {
+                Taken::Full
+            };
             assert_eq!(taken, wanted, "snapshot {number}");
             assert!(assemblies.bytes() <= 10);
         }

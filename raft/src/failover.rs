@@ -351,9 +351,7 @@ async fn ask_survey(
         })
     });
     match asked.await {
-        Ok((Message::SurveyAnswers(answers), _)) => {
-            Some(answers.first()?.state)
-        }
+        Ok((Message::SurveyAnswers(answers), _)) => Some(answers.first()?.state),
         _ => None,
     }
 }

@@ -158,7 +158,8 @@ pub(crate) fn entry_to_raft(entry: Entry) -> Result<LogEntry, io::Error> {
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {
-    // openraft reads this way at start and for single log ids only: headers do.
+    // openraft reads this way at start, where it applies again what lies behind the checkpoint, and
+    // for single log ids.
     async fn try_get_log_entries<R>(&mut self, range: R) -> Result<Vec<LogEntry>, io::Error>
     where
         R: RangeBounds<u64> + Clone + fmt::Debug,
@@ -169,7 +170,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         // A read may end where the cache begins; openraft wants all of the range.
         let mut entries = Vec::new();
         while from < to {
-            let read = self.heads(from, to).await?;
+            let read = self.to_apply(from, to).await?;
             if read.is_empty() {
                 return Err(invalid("the log has a hole"));
             }

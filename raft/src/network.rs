@@ -155,21 +155,21 @@ impl Client {
         let prev = request.prev_log_id;
         let (route, vote) = (self.route(), (&request.vote).into());
         let commit = request.leader_commit.as_ref().map(Into::into);
-        let asked = self
-            .core
-            .board
-            .ask(self.node, self.core.config.heartbeat, |link, call| {
-                let prev = prev.as_ref().map(Into::into);
-                link.pack(|packed| {
-                    packed.beats.push(Beat {
-                        route,
-                        call,
-                        vote,
-                        prev,
-                        commit,
-                    })
+        // Not the interval between two beats: an answer that is later than that, from a busy peer,
+        // is still the answer, and a leader that throws it away hears nobody.
+        let patience = self.core.config.election_min;
+        let asked = self.core.board.ask(self.node, patience, |link, call| {
+            let prev = prev.as_ref().map(Into::into);
+            link.pack(|packed| {
+                packed.beats.push(Beat {
+                    route,
+                    call,
+                    vote,
+                    prev,
+                    commit,
                 })
-            });
+            })
+        });
         match asked.await? {
             (Message::BeatReplies(replies), _) if replies.len() == 1 => {
                 self.outcome(replies[0].outcome, prev, prev)

@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
-use corduroy_client::{Client, From, Isolation, ReadRecord, Reader};
+use corduroy_client::{Client, Error, From, Group, Isolation, ReadRecord, Reader};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
 use super::connect::{client_error, connect};
-use super::error::{CliError, CliResult};
+use super::error::{CliError, CliResult, Stop};
 use super::format::{Printer, RecordView};
 use super::position::Position;
 use super::record_json;
@@ -27,6 +27,7 @@ Examples:
   corduroy consume orders -o @-1h -n 100            a hundred of the last hour
   corduroy consume orders -f '%p %o %k %v\\n'        partition, offset, key, value
   corduroy consume orders --json | jq .value        one JSON object a line
+  corduroy consume orders -g billing                as a member of a group, from where it left off
 
 Formats: %k key, %v or %s value, %t topic, %p partition, %o offset, %T or %d timestamp in
 milliseconds (%d{rfc3339} as text), %h headers, %H their number, %K and %V or %S the sizes of key
@@ -57,6 +58,11 @@ pub struct ConsumeArgs {
     #[arg(short = 'p', long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Vec<i32>,
 
+    /// Read as a member of this group, which remembers what was printed; -o says where it begins
+    /// where nothing is remembered
+    #[arg(short = 'g', long, value_name = "GROUP", conflicts_with_all = ["partition", "exit"])]
+    group: Option<String>,
+
     /// Print by a percent format [default: %v\n]
     #[arg(short = 'f', long, value_name = "FORMAT", conflicts_with = "json")]
     format: Option<String>,
@@ -82,6 +88,15 @@ pub enum IsolationArg {
     ReadCommitted,
 }
 
+impl IsolationArg {
+    fn level(self) -> Isolation {
+        match self {
+            IsolationArg::ReadUncommitted => Isolation::ReadUncommitted,
+            IsolationArg::ReadCommitted => Isolation::ReadCommitted,
+        }
+    }
+}
+
 /// How records are printed.
 enum Shape {
     Format(Printer),
@@ -89,7 +104,7 @@ enum Shape {
 }
 
 pub(super) async fn run(context: &Context, args: ConsumeArgs) -> CliResult {
-    let mut shape = match (args.json, args.format.as_deref()) {
+    let shape = match (args.json, args.format.as_deref()) {
         (true, _) => Shape::Json,
         (false, format) => {
             let format = format.unwrap_or("%v\\n");
@@ -103,10 +118,55 @@ pub(super) async fn run(context: &Context, args: ConsumeArgs) -> CliResult {
         return Ok(());
     }
     let client = connect(context).await?;
-    let mut reader = start(&client, &args, from);
+    let mut printing = Printing {
+        shape,
+        out: Vec::with_capacity(2 * OUTPUT_BYTES),
+        left: args.number.unwrap_or(u64::MAX),
+    };
+    match &args.group {
+        Some(id) => {
+            let mut member = join(&client, &args, id, from).await?;
+            match print_group(&mut member, &mut printing).await? {
+                Some(Ok(())) => member.close().await,
+                Some(Err(error)) => return Err(wrong(&args, &error)),
+                None => member.leave().await,
+            }
+            Ok(())
+        }
+        None => print_all(start(&client, &args, from), &args, &mut printing).await,
+    }
+}
+
+fn wrong(args: &ConsumeArgs, error: &Error) -> Stop {
+    client_error(error, &format!("cannot read the topic `{}`", args.topic)).into()
+}
+
+/// Records on their way to standard output.
+struct Printing {
+    shape: Shape,
+    out: Vec<u8>,
+    /// How many may still be printed.
+    left: u64,
+}
+
+impl Printing {
+    /// Prints one record. `false` if it was the last one.
+    fn print(&mut self, record: &ReadRecord) -> CliResult<bool> {
+        let view = view(record);
+        match &mut self.shape {
+            Shape::Format(printer) => printer.print(&view, &mut self.out),
+            Shape::Json => record_json::print(&view, &mut self.out),
+        }
+        self.left -= 1;
+        if self.out.len() >= OUTPUT_BYTES || self.left == 0 {
+            flush(&mut self.out)?;
+        }
+        Ok(self.left > 0)
+    }
+}
+
+async fn print_all(mut reader: Reader, args: &ConsumeArgs, printing: &mut Printing) -> CliResult {
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut out = Vec::with_capacity(2 * OUTPUT_BYTES);
-    let mut left = args.number.unwrap_or(u64::MAX);
     loop {
         let batch = tokio::select! {
             batch = reader.next() => batch,
@@ -114,32 +174,62 @@ pub(super) async fn run(context: &Context, args: ConsumeArgs) -> CliResult {
             _ = interrupt.recv() => None,
         };
         let Some(batch) = batch else {
-            return flush(&mut out);
+            return flush(&mut printing.out);
         };
         let batch = match batch {
             Ok(batch) => batch,
             Err(error) => {
-                flush(&mut out)?;
-                let what = format!("cannot read the topic `{}`", args.topic);
-                return Err(client_error(&error, &what).into());
+                flush(&mut printing.out)?;
+                return Err(wrong(args, &error));
             }
         };
         for record in &batch {
-            let view = view(record);
-            match &mut shape {
-                Shape::Format(printer) => printer.print(&view, &mut out),
-                Shape::Json => record_json::print(&view, &mut out),
-            }
-            if out.len() >= OUTPUT_BYTES {
-                flush(&mut out)?;
-            }
-            left -= 1;
-            if left == 0 {
-                return flush(&mut out);
+            if !printing.print(record)? {
+                return Ok(());
             }
         }
-        flush(&mut out)?;
+        flush(&mut printing.out)?;
     }
+}
+
+/// Prints until somebody or something ends it. `None`: what was printed is committed already.
+async fn print_group(
+    member: &mut Group,
+    printing: &mut Printing,
+) -> CliResult<Option<Result<(), Error>>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    loop {
+        let batch = tokio::select! {
+            batch = member.next() => batch,
+            _ = interrupt.recv() => None,
+        };
+        let batch = match batch {
+            Some(Ok(batch)) => batch,
+            Some(Err(error)) => return Ok(Some(Err(error))),
+            None => return Ok(Some(Ok(()))),
+        };
+        for record in &batch {
+            if !printing.print(record)? {
+                // The rest of the batch is somebody else's to print.
+                return Ok(match batch.commit_through(record).await {
+                    Ok(()) => None,
+                    Err(error) => Some(Err(error)),
+                });
+            }
+        }
+        flush(&mut printing.out)?;
+    }
+}
+
+async fn join(client: &Client, args: &ConsumeArgs, id: &str, from: From) -> CliResult<Group> {
+    let mut builder = client.group(id).topics([&args.topic]).from(from);
+    if let Some(isolation) = args.isolation {
+        builder = builder.isolation(isolation.level());
+    }
+    builder
+        .join()
+        .await
+        .map_err(|error| client_error(&error, &format!("cannot join the group `{id}`")).into())
 }
 
 fn from(context: &Context, position: &Position) -> CliResult<From> {
@@ -164,10 +254,7 @@ fn start(client: &Client, args: &ConsumeArgs, from: From) -> Reader {
         builder = builder.partitions(partitions);
     }
     if let Some(isolation) = args.isolation {
-        builder = builder.isolation(match isolation {
-            IsolationArg::ReadUncommitted => Isolation::ReadUncommitted,
-            IsolationArg::ReadCommitted => Isolation::ReadCommitted,
-        });
+        builder = builder.isolation(isolation.level());
     }
     if args.exit {
         builder.until_high_watermark()

@@ -13,6 +13,9 @@ mod consume;
 mod debug;
 mod error;
 mod format;
+mod group;
+mod group_seek;
+mod group_view;
 mod http;
 mod intake;
 mod logging;
@@ -90,6 +93,9 @@ enum Command {
     Produce(produce::ProduceArgs),
     /// Read records to standard output
     Consume(consume::ConsumeArgs),
+    /// List, describe, move and delete consumer groups
+    #[command(subcommand)]
+    Group(group::GroupCommand),
     /// Look at the cluster
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -169,6 +175,7 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
         Command::Topic(command) => on_runtime(topic::run(&context, command)).map(done),
         Command::Produce(args) => on_runtime(produce::run(&context, args)),
         Command::Consume(args) => on_runtime(consume::run(&context, args)).map(done),
+        Command::Group(command) => on_runtime(group::run(&context, command)).map(done),
         Command::Cluster(command) => on_runtime(cluster::run(&context, command)),
         Command::Partition(command) => on_runtime(partition::run(&context, command)).map(done),
         Command::Bench(command) => on_runtime(bench::run(&context, command)).map(done),
@@ -256,6 +263,13 @@ mod tests {
             "produce orders -f %k:%v\\n --brokers a:1,b:2",
             "consume orders -o -10 -n 5 -f %p",
             "consume orders -o @-5m --json --exit --isolation read_committed",
+            "consume orders -g billing -n 5",
+            "group list -o json",
+            "group describe billing",
+            "group seek billing --to @-1h --dry-run",
+            "group seek billing --to -100 --topic orders/3 --topic payments",
+            "group seek billing --to +5",
+            "group delete billing",
             "cluster health --wait 30s",
             "partition lead orders/3 2",
             "config docs",
@@ -281,6 +295,9 @@ mod tests {
             "topic add-partitions orders --to 8 --by 2",
             "produce t -z rar",
             "produce t --acks 2",
+            "consume t -g a -p 1",
+            "group seek billing",
+            "group seek billing --to sometimes",
             "cluster health --wait soon",
             "partition lead orders 2",
         ] {

@@ -368,7 +368,10 @@ impl Controller {
             nodes.join(",")
         };
         let (voters, learners) = (nodes_of(&next.voters), nodes_of(&next.learners));
-        if members.iter().any(|(id, node, _)| !nodes.contains_key(id) && !is_down(*node)) {
+        if members
+            .iter()
+            .any(|(id, node, _)| !nodes.contains_key(id) && !is_down(*node))
+        {
             // Whoever leaves gets to know it from the log, if it is there; then it gets no more.
             service.env.sleep(PARTING_PAUSE).await;
         }

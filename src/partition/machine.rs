@@ -219,6 +219,10 @@ impl StateMachine for PartitionMachine {
             let head = &entry.head;
             match &entry.body {
                 AppliedBody::Batch(header) => {
+                    assert!(
+                        self.groups.is_none(),
+                        "law: a machine that reads records is given them"
+                    );
                     self.producers.apply(head.index, head.base_offset, header);
                 }
                 AppliedBody::Records(batch) => {

@@ -18,7 +18,8 @@ def name(error):
 
 
 def text(value):
-    return struct.pack(">h", len(value)) + value.encode()
+    value = value.encode()
+    return struct.pack(">h", len(value)) + value
 
 
 def batch(values, producer_id=-1, producer_epoch=-1, base_sequence=-1):

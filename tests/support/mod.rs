@@ -6,6 +6,7 @@
     reason = "tests drive real processes with real time"
 )]
 
+pub mod group;
 pub mod traffic;
 pub mod wire;
 
@@ -16,6 +17,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use corduroy_protocol::ErrorCode;
 use wire::{PartitionMetadata, Wire};
 
 /// The binary under test; `CORDUROY_BINARY` names another build of it.
@@ -406,6 +408,19 @@ impl Cluster {
     /// A raw connection to a node.
     pub fn wire(&self, id: i32) -> Wire {
         Wire::connect(self.nodes[usize::try_from(id - 1).expect("an id from 1")].kafka)
+    }
+
+    /// Sets cluster settings, as `(key, value)`.
+    pub fn configure(&self, settings: &[(&str, &str)]) {
+        for (key, value) in settings {
+            // A node that is only just starting closes its connections.
+            wait_until(&format!("{key}={value} is set"), || {
+                let node = self.nodes.first().expect("a node");
+                let wire = Wire::try_connect(node.kafka, Duration::from_secs(5));
+                let set = wire.and_then(|mut wire| wire.set_cluster_config(key, value));
+                matches!(set, Ok(ErrorCode::None))
+            });
+        }
     }
 
     /// Creates a topic and waits until all its replicas are in sync.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use corduroy_protocol::messages::{
-    BrokerId, FetchRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
-    ProduceRequest, TopicName, TransactionalId,
+    BrokerId, FetchRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest,
+    ListOffsetsRequest, MetadataRequest, ProduceRequest, TopicName, TransactionalId,
     fetch_request::{FetchPartition, FetchTopic},
+    incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig},
     list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
     metadata_request::MetadataRequestTopic,
     produce_request::{PartitionProduceData, TopicProduceData},
@@ -247,6 +248,24 @@ impl Wire {
             "every partition asked for"
         );
         Ok(topic.partitions)
+    }
+
+    /// Sets a cluster setting.
+    pub fn set_cluster_config(&mut self, key: &str, value: &str) -> io::Result<ErrorCode> {
+        let config = AlterableConfig::default()
+            .with_name(StrBytes::from_string(key.to_owned()))
+            .with_config_operation(0)
+            .with_value(Some(StrBytes::from_string(value.to_owned())));
+        // Broker resources have type 4; the empty name is the whole cluster.
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(4)
+            .with_configs(vec![config]);
+        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+        let request = Request::IncrementalAlterConfigs(request);
+        let Response::IncrementalAlterConfigs(response) = self.call(1, &request)? else {
+            panic!("not an answer to IncrementalAlterConfigs");
+        };
+        Ok(ErrorCode::from_code(response.responses[0].error_code))
     }
 
     /// A fresh idempotent producer.

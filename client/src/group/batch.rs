@@ -131,11 +131,25 @@ impl Batch {
     /// StaleGeneration once the partition has been taken away; the coordinator's refusal;
     /// [`is_fenced`](Error::is_fenced) where another instance of a static member has taken over.
     pub async fn commit(&self) -> Result<(), Error> {
-        let committing = self.committer.queue(
-            self.topic_partition(),
-            self.read.incarnation,
-            self.position(),
-        );
+        self.commit_at(self.position()).await
+    }
+
+    /// Commits the records of this batch up to this one, which is one of them: the group goes on
+    /// behind it. For those who stop halfway.
+    ///
+    /// # Errors
+    /// As [`commit`](Batch::commit).
+    pub async fn commit_through(&self, record: &ReadRecord) -> Result<(), Error> {
+        let position = Position {
+            offset: (record.offset() + 1).min(self.next_offset()),
+            leader_epoch: record.leader_epoch(),
+        };
+        self.commit_at(position).await
+    }
+
+    async fn commit_at(&self, position: Position) -> Result<(), Error> {
+        let at = self.topic_partition();
+        let committing = self.committer.queue(at, self.read.incarnation, position);
         committing.done().await
     }
 

@@ -260,6 +260,7 @@ impl GroupBuilder {
             changes,
             progress,
         };
+        let poll_interval_max = settings.poll_interval_max;
         let budget = Budget::new(self.prefetch_bytes);
         let source = Source::Assigned(change_receiver);
         let fetcher = Fetcher::new(
@@ -285,6 +286,7 @@ impl GroupBuilder {
             },
             budget,
             commits,
+            poll_interval_max,
             owned: BTreeSet::new(),
             revoking: HashMap::new(),
             ticket: None,

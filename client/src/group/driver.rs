@@ -47,8 +47,6 @@ const CLOSE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// What the user's handle tells the task.
 pub(super) enum Command {
     Commit(Waiting),
-    /// Commit whatever was processed.
-    Flush,
     /// The user has given back what this ticket asked for.
     Released(u64),
     /// The user asks for records again, after it had been away.
@@ -243,7 +241,6 @@ impl Driver {
     fn command(&mut self, command: Command) {
         match command {
             Command::Commit(waiting) => self.commits.push(waiting),
-            Command::Flush => self.commits.flush(),
             Command::Polled => self.machine.polled(),
             Command::Hold(at, held) => self.change(Change::Hold(at, held)),
             Command::Released(ticket) => {

@@ -9,7 +9,7 @@
 //! | `ledger`, `commits` | what is handed out, processed, committed; no I/O |
 //! | `driver` | the task that does what these say |
 //! | `calls`, `offsets`, `coordinator`, `locate` | requests |
-//! | `batch` | what comes out |
+//! | `batch`, `partitions` | what comes out, and work on all partitions at the same time |
 
 mod assignor;
 mod batch;
@@ -24,12 +24,16 @@ mod embedded;
 mod ledger;
 mod locate;
 mod machine;
+#[cfg(test)]
+mod machine_tests;
 pub(crate) mod offsets;
+mod partitions;
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures::{FutureExt, Stream};
 use tokio::sync::{mpsc, oneshot};
@@ -93,6 +97,7 @@ pub struct Group {
     committer: Committer,
     budget: Budget,
     commits: Commits,
+    poll_interval_max: Duration,
     owned: BTreeSet<TopicPartition>,
     /// Partitions that are being given back, with their ownership.
     revoking: HashMap<TopicPartition, u64>,
@@ -175,6 +180,11 @@ impl Group {
     /// for the session timeout.
     pub async fn close(mut self) {
         self.settle();
+        self.leave().await;
+    }
+
+    /// As [`close`](Group::close), but what was handed out last does not count as processed.
+    pub async fn leave(mut self) {
         let (reply, done) = oneshot::channel();
         self.has_ended = true;
         if self
@@ -197,7 +207,13 @@ impl Group {
         if !self.is_accounted_by_others {
             pace.busy_since = None;
         }
-        if std::mem::take(&mut pace.is_away) {
+        // Work that is still late would make it leave again at once.
+        let now = self.committer.client.net.env.now();
+        let is_late = pace
+            .busy_since
+            .is_some_and(|since| now >= since + self.poll_interval_max);
+        if pace.is_away && !is_late {
+            pace.is_away = false;
             self.tell(Command::Polled);
         }
         drop(pace);

@@ -43,6 +43,7 @@ use corduroy_record::{Batch, ValidateRules, parse_single};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
+use crate::group_broker::MockGroup;
 use crate::partition::Partition;
 
 /// What to do with a Produce request.
@@ -93,11 +94,13 @@ struct State {
     batch_bytes_max: usize,
     controller: i32,
     configs: BTreeMap<String, String>,
+    group: MockGroup,
 }
 
 #[derive(Clone)]
 pub struct Cluster {
     state: Arc<Mutex<State>>,
+    group_changed: Arc<Notify>,
     changed: Arc<Notify>,
     released: Arc<Notify>,
 }
@@ -107,6 +110,7 @@ impl Cluster {
     pub async fn start(nodes: i32) -> Cluster {
         let cluster = Cluster {
             state: Arc::default(),
+            group_changed: Arc::default(),
             changed: Arc::default(),
             released: Arc::default(),
         };
@@ -201,6 +205,36 @@ impl Cluster {
         self.released.notify_waiters();
     }
 
+    /// Looks at the group, or changes it.
+    pub fn group<T>(&self, look: impl FnOnce(&mut MockGroup) -> T) -> T {
+        let looked = look(&mut self.lock().group);
+        self.wake();
+        looked
+    }
+
+    pub fn wake(&self) {
+        self.group_changed.notify_waiters();
+    }
+
+    /// Waits until the group looks like this.
+    pub async fn wait_for(&self, is_there: impl Fn(&MockGroup) -> bool) {
+        loop {
+            let changed = self.group_changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if is_there(&self.lock().group) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    pub fn coordinator(&self) -> (i32, SocketAddr) {
+        let state = self.lock();
+        let id = state.group.coordinator;
+        (id, state.nodes[&id])
+    }
+
     /// The node answers nothing from here on.
     pub fn stop(&self, node: i32) {
         self.lock().stopped.push(node);
@@ -279,7 +313,10 @@ impl Cluster {
                     Some(chunks) => chunks,
                     None => return,
                 },
-                other => plain(&header, self.answer(node, &header, other)),
+                other => match self.coordinate(node, &other).await {
+                    Some(answer) => plain(&header, answer),
+                    None => plain(&header, self.answer(node, &header, other)),
+                },
             };
             if self.lock().stopped.contains(&node) {
                 std::future::pending::<()>().await;

@@ -8,6 +8,8 @@
 
 mod admin;
 mod broker;
+mod group;
+mod group_broker;
 mod partition;
 mod producer;
 mod reader;

@@ -7,18 +7,16 @@ use std::time::Duration;
 
 use corduroy_protocol::ErrorCode;
 
+use super::advance::{GivesUp, NO_TARGET, Says, Speaker, advance, push_regex_changes};
 use super::assign::Assignor;
 use super::reconcile::{self, Said};
-use super::regex::TopicPattern;
 use super::state::{
     ConsumerState, MEMBER_EPOCH_AWAY, MEMBER_EPOCH_JOIN, MEMBER_EPOCH_LEAVE, push_member_tombstones,
 };
-use super::target::{self, Change};
 use super::topics::Topics;
 use crate::GroupError;
 use crate::records::{
     Assignment, ConsumerMemberValue, ConsumerValue, CurrentMemberValue, GroupRecord, MemberState,
-    RegexValue, TargetAssignmentValue,
 };
 
 /// The limits of groups of the consumer protocol (cluster configuration, live).
@@ -178,23 +176,6 @@ fn check_request(group: &str, request: &HeartbeatRequest) -> Result<(), GroupErr
     Ok(())
 }
 
-/// The member that speaks, as it was before.
-struct Speaker<'a> {
-    id: &'a str,
-    /// `None`: it is new.
-    value: Option<&'a ConsumerMemberValue>,
-    target: &'a Assignment,
-    current: CurrentMemberValue,
-    /// The former id of a static member, which goes.
-    replaces: Option<&'a str>,
-    /// Whose partitions are its own or abandoned, so that they do not stand in its way.
-    holds: Vec<&'a CurrentMemberValue>,
-    /// The regular expressions of the records that are overwritten or removed.
-    regexes: Vec<&'a str>,
-}
-
-static NO_TARGET: Assignment = Assignment::new();
-
 fn identify<'a>(
     state: &'a ConsumerState,
     request: &'a HeartbeatRequest,
@@ -268,7 +249,7 @@ fn identify<'a>(
     })
 }
 
-fn unknown_member(who: &str) -> GroupError {
+pub(super) fn unknown_member(who: &str) -> GroupError {
     GroupError::new(
         ErrorCode::UnknownMemberId,
         format!("the group has no member {who}"),
@@ -335,47 +316,13 @@ fn stay(
     };
     let speaker = identify(state, request, said, limits)?;
     let value = updated_value(speaker.value, request);
-    let fresh_regex = match &value.subscribed_regex {
-        // One that nobody uses is not looked at when topics change, so its topics may be old.
-        Some(regex)
-            if state.regex_subscribers(regex) == 0 || !state.regexes().contains_key(regex) =>
-        {
-            Some(TopicPattern::new(regex)?.resolve(topics, now_ms))
-        }
-        _ => None,
+    let says = Says {
+        value,
+        said,
+        gives_up: GivesUp::Later,
     };
-    let subscription_changed = speaker.value.is_none_or(|before| {
-        before.subscribed_topics != value.subscribed_topics
-            || before.subscribed_regex != value.subscribed_regex
-    }) || fresh_regex.is_some();
-    let epoch = state
-        .epoch()
-        .saturating_add(i32::from(subscription_changed));
-    let target = (epoch > state.assignment_epoch()).then(|| {
-        target::compute(
-            state,
-            &Change {
-                removed: speaker.replaces,
-                id: speaker.id,
-                value: &value,
-                previous: speaker.target,
-                regex: value.subscribed_regex.as_deref().zip(fresh_regex.as_ref()),
-            },
-            topics,
-        )
-    });
-    let (target_epoch, own_target) = match &target {
-        Some(target) => (epoch, &target.own),
-        None => (state.assignment_epoch(), speaker.target),
-    };
-    let is_free = |topic, partition| {
-        let own = speaker.holds.iter().filter(|current| {
-            reconcile::has(&current.assigned, topic, partition)
-                || reconcile::has(&current.pending_revocation, topic, partition)
-        });
-        state.holders(topic, partition) <= own.count() as u32
-    };
-    let current = reconcile::next(&speaker.current, said, target_epoch, own_target, &is_free)?;
+    let step = advance(group, state, &speaker, says, topics, now_ms)?;
+    let (records, current) = (step.records, step.current);
 
     // A full request, a change, or an answer that the member seems not to have seen.
     let is_full = said.epoch == MEMBER_EPOCH_JOIN
@@ -392,101 +339,7 @@ fn stay(
         assignment: tells.then(|| current.assigned.clone()),
     };
 
-    let mut records = Vec::new();
-    let metadata_hash = target
-        .as_ref()
-        .map_or(state.metadata_hash(), |target| target.metadata_hash);
-    if epoch != state.epoch() || metadata_hash != state.metadata_hash() {
-        records.push(GroupRecord::Consumer {
-            group: group.to_owned(),
-            value: Some(ConsumerValue {
-                epoch,
-                metadata_hash,
-            }),
-        });
-    }
-    if let Some(former) = speaker.replaces {
-        push_member_tombstones(group, former, &mut records);
-    }
-    push_regex_changes(
-        group,
-        state,
-        &speaker.regexes,
-        value.subscribed_regex.as_deref(),
-        fresh_regex,
-        &mut records,
-    );
-    if speaker.replaces.is_some() || speaker.value != Some(&value) {
-        records.push(GroupRecord::ConsumerMember {
-            group: group.to_owned(),
-            member: speaker.id.to_owned(),
-            value: Some(value),
-        });
-    }
-    match target {
-        Some(target) => {
-            for (member, target) in target.changed {
-                records.push(GroupRecord::TargetMember {
-                    group: group.to_owned(),
-                    member,
-                    value: Some(target),
-                });
-            }
-            records.push(GroupRecord::TargetAssignment {
-                group: group.to_owned(),
-                value: Some(TargetAssignmentValue {
-                    assignment_epoch: epoch,
-                }),
-            });
-        }
-        None if speaker.replaces.is_some() => records.push(GroupRecord::TargetMember {
-            group: group.to_owned(),
-            member: speaker.id.to_owned(),
-            value: Some(speaker.target.clone()),
-        }),
-        None => {}
-    }
-    let recorded = state
-        .members()
-        .get(speaker.id)
-        .and_then(|member| member.current.as_ref());
-    if recorded != Some(&current) {
-        records.push(GroupRecord::CurrentMember {
-            group: group.to_owned(),
-            member: speaker.id.to_owned(),
-            value: Some(current),
-        });
-    }
     Ok(Decision { records, answer })
-}
-
-/// A regular expression is kept as long as some member subscribes with it.
-fn push_regex_changes(
-    group: &str,
-    state: &ConsumerState,
-    before: &[&str],
-    after: Option<&str>,
-    fresh: Option<RegexValue>,
-    records: &mut Vec<GroupRecord>,
-) {
-    for (at, regex) in before.iter().enumerate() {
-        let speakers = before.iter().filter(|other| *other == regex).count() as u32;
-        let told = before[..at].contains(regex);
-        if after != Some(*regex) && !told && state.regex_subscribers(regex) <= speakers {
-            records.push(GroupRecord::Regex {
-                group: group.to_owned(),
-                regex: (*regex).to_owned(),
-                value: None,
-            });
-        }
-    }
-    if let (Some(regex), Some(value)) = (after, fresh) {
-        records.push(GroupRecord::Regex {
-            group: group.to_owned(),
-            regex: regex.to_owned(),
-            value: Some(value),
-        });
-    }
 }
 
 /// Leave, for good or for a while.

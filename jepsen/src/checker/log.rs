@@ -293,7 +293,9 @@ fn unread_write(
         // Consumers lag; only after the heal is everybody expected to have seen everything.
         let cut_off = index.history.healed().is_none();
         let cut_off = cut_off.then_some("the history ends before everything was healed and read");
-        found.add(Class::Unseen, allowed.or(cut_off), || {
+        let starved = index.history.starved_after_heal();
+        let starved = starved.then_some("the harness did not get the processor to read to the end");
+        found.add(Class::Unseen, allowed.or(cut_off).or(starved), || {
             let what = format!("{value} was acknowledged and never read; nobody read to the end");
             anomaly(index, write, what, vec![write.op])
         });

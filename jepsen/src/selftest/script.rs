@@ -24,7 +24,7 @@
 //! | `p1 commit T`, `p1 abort T`, `-> unknown` | the end of a transaction |
 //! | `create`, `delete [-> fail]` | the topic of the line's partition |
 //! | `fault NAME NODE ...`, `heal NAME`, `whole NAME` | a fault's beginning and end, and the cluster whole after it |
-//! | `healed`, `load-end` | marks |
+//! | `healed`, `load-end`, `starved` | marks |
 //! | `settings KEY=VALUE ...` | before the first call |
 //! | `plan FAULTS WRITES READS` | minima: each of `a,b` or `-` once, so many writes and reads, a final read |
 //! | `expect CLASS[xN] ...`, `allows CLASS[xN] ...`, `missing TEXT` | what has to come of it; nothing is the default |
@@ -171,6 +171,10 @@ impl Script {
             ["heal", name] => return self.heal(name, times.0),
             ["whole", name] => return self.whole(name, times.0),
             ["healed"] => self.mark(Mark::Healed { at: times.0 }),
+            ["starved"] => self.mark(Mark::Starved {
+                from: times.0,
+                until: times.1.unwrap_or(times.0),
+            }),
             ["load-end"] => self.mark(Mark::LoadEnd { at: times.0 }),
             ["create"] => self.call(9, times, Call::CreateTopic { key, partitions: 1 }, done()),
             ["delete", result @ ..] => {

@@ -1,6 +1,7 @@
 //! Where nodes live and how their bytes travel: on loopback behind proxies, or each in a network
 //! namespace of its own behind a router that this program is.
 
+mod diag;
 pub mod link;
 pub mod namespace;
 pub mod packet;

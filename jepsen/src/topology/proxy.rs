@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::diag;
 use super::link::{Cut, Host, Link, LinkTable};
 
 /// Bytes taken from a stream at once.
@@ -219,6 +220,12 @@ impl Proxies {
 
 /// The inode of the socket at `peer` that is connected to `listens`.
 fn connection_inode(peer: SocketAddr, listens: SocketAddr) -> Option<u64> {
+    if let (SocketAddr::V4(peer), SocketAddr::V4(listens)) = (peer, listens)
+        && let Ok(found) = diag::inode(peer, listens)
+    {
+        return found;
+    }
+    // Where such questions are forbidden: all sockets as text, which takes long where there are many.
     let table = fs::read_to_string("/proc/net/tcp").ok()?;
     let (local, remote) = (kernel_form(peer)?, kernel_form(listens)?);
     table.lines().skip(1).find_map(|line| {

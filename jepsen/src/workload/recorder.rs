@@ -28,6 +28,7 @@ struct Shared {
     next_session: u64,
     open: u64,
     counts: Counts,
+    starved_nanos: u64,
 }
 
 /// What has happened so far, for the progress line.
@@ -58,6 +59,7 @@ impl Recorder {
                 next_session: 0,
                 open: 0,
                 counts: Counts::default(),
+                starved_nanos: 0,
             })),
             env: env.clone(),
             began: env.now(),
@@ -162,7 +164,15 @@ impl Recorder {
 
     /// A moment.
     pub fn mark(&self, mark: Mark) {
+        if let Mark::Starved { from, until } = &mark {
+            self.shared.borrow_mut().starved_nanos += until.since(*from).0;
+        }
         self.append(&Event::Mark(mark));
+    }
+
+    /// For how long the harness was without the processor so far, in seconds.
+    pub fn starved_seconds(&self) -> f64 {
+        Nanos(self.shared.borrow().starved_nanos).seconds()
     }
 
     /// Something for people.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
+use corduroy::controller::MetadataImage;
 use corduroy_raft::{Replica, Role};
 use corduroy_record::{GroupId, LogIndex, Term};
 
@@ -50,11 +52,39 @@ pub struct Checker {
     seen: Seen,
     fresh: Vec<(GroupId, LogIndex)>,
     leaders: BTreeMap<GroupId, (Host, Term)>,
+    image: Option<Arc<MetadataImage>>,
     known: BTreeMap<Host, Vec<Replica>>,
     sometimes: Sometimes,
 }
 
 impl Checker {
+    /// Has seen nothing.
+    pub fn new(trace: Trace, ledger: Ledger) -> Checker {
+        Checker {
+            trace,
+            ledger,
+            history: History::default(),
+            invariants: invariants::all(),
+            before: Seen::default(),
+            seen: Seen::default(),
+            fresh: Vec::new(),
+            leaders: BTreeMap::new(),
+            image: None,
+            known: BTreeMap::new(),
+            sometimes: Sometimes::default(),
+        }
+    }
+
+    /// The cluster as it was last.
+    pub fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// The points that were reached.
+    pub fn sometimes(&mut self) -> &mut Sometimes {
+        &mut self.sometimes
+    }
+
     /// A node's disk is full until then.
     pub fn note_full(&mut self, host: Host, until_millis: u64) {
         self.seen
@@ -71,32 +101,6 @@ impl Checker {
     /// A node's files were damaged.
     pub fn note_rot(&mut self, host: Host) {
         self.seen.rotten = Some(host);
-    }
-
-    /// Has seen nothing.
-    pub fn new(trace: Trace, ledger: Ledger) -> Checker {
-        Checker {
-            trace,
-            ledger,
-            history: History::default(),
-            invariants: invariants::all(),
-            before: Seen::default(),
-            seen: Seen::default(),
-            fresh: Vec::new(),
-            leaders: BTreeMap::new(),
-            known: BTreeMap::new(),
-            sometimes: Sometimes::default(),
-        }
-    }
-
-    /// The cluster as it was last.
-    pub fn seen(&self) -> &Seen {
-        &self.seen
-    }
-
-    /// The points that were reached.
-    pub fn sometimes(&mut self) -> &mut Sometimes {
-        &mut self.sometimes
     }
 
     /// Looks at one machine; also the last thing before it dies.
@@ -127,6 +131,7 @@ impl Checker {
         for (host, machine) in machines {
             self.look(*host, machine);
         }
+        self.seen.note_gone(&mut self.image);
         self.note();
         let acks = self.ledger.take_fresh();
         let fresh = std::mem::take(&mut self.fresh);
@@ -198,7 +203,8 @@ impl Checker {
                 }
             }
         }
-        for group in self.leaders.keys() {
+        let there = |group: &&GroupId| !self.seen.gone.contains(group);
+        for group in self.leaders.keys().filter(there) {
             let replicas = self.seen.of_group(*group);
             let leaders = replicas
                 .filter(|(_, r)| !r.of_the_dead && r.view.role == Role::Leader)

@@ -1,6 +1,6 @@
 //! What the checker sees of a cluster at one moment, without touching it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -103,9 +103,37 @@ pub struct Seen {
     /// Nodes that had no space, and until when, in simulated milliseconds, their replicas may begin
     /// anew within one process because of it.
     pub full_until: BTreeMap<Host, u64>,
+    /// Groups of topics that were deleted. A node that has not heard of it may open one anew, and
+    /// has nothing of it: nobody is promised anything any more.
+    pub gone: Rc<BTreeSet<GroupId>>,
 }
 
 impl Seen {
+    /// Notes groups that `newest`, the newest image so far, had and a newer one has not.
+    pub fn note_gone(&mut self, newest: &mut Option<Arc<MetadataImage>>) {
+        let Some(image) = self.image().cloned() else {
+            return;
+        };
+        if newest
+            .as_ref()
+            .is_some_and(|known| known.version >= image.version)
+        {
+            return;
+        }
+        let groups = |image: &MetadataImage| -> BTreeSet<GroupId> {
+            let topics = image.topics.values();
+            topics.flat_map(|topic| topic.groups()).collect()
+        };
+        if let Some(known) = newest.replace(image.clone()) {
+            let now = groups(&image);
+            let before = groups(&known);
+            let gone: Vec<GroupId> = before.difference(&now).copied().collect();
+            if !gone.is_empty() {
+                Rc::make_mut(&mut self.gone).extend(gone);
+            }
+        }
+    }
+
     /// Whether a node has no space, or had none a moment ago.
     pub fn is_full(&self, host: Host) -> bool {
         let until = self.full_until.get(&host);

@@ -20,8 +20,8 @@ impl Invariant for TermsAscend {
 
     fn check(&mut self, moment: &Moment<'_>) -> Result<(), String> {
         for (host, group, replica) in moment.seen.running() {
-            // Its files are not what it wrote.
-            if moment.seen.rotten == Some(host) {
+            // Its files are not what it wrote, or its topic is gone and its log with it.
+            if moment.seen.rotten == Some(host) || moment.seen.gone.contains(&group) {
                 continue;
             }
             // A replica between two instances shows no term.

@@ -1,0 +1,334 @@
+"""Public bug reports turned into scenarios (R numbers), with members that no client would be."""
+
+import threading
+import time
+
+from confluent_kafka import TopicPartition
+
+from cluster import NODES
+from expected import must, until
+from groups_wire import ELSEWHERE, JOIN, SYNC, GroupBroker, assigned, partitions_of, subscription
+
+SESSION_MS = 6_000
+
+
+def group_of_two(scene, group, topic=None, rebalance_ms=10_000, session_ms=SESSION_MS):
+    """Two bare members in a stable group: their connections, ids and the generation."""
+    one, two = scene.coordinators.connect(group), scene.coordinators.connect(group)
+    how = {"metadata": subscription(topic or group), "rebalance_ms": rebalance_ms, "session_ms": session_ms}
+    ids = [broker.new_member_id(group, **how) for broker in (one, two)]
+    for broker, member in ((one, ids[0]), (two, ids[1])):
+        broker.post(JOIN, 5, broker.join_body(group, member=member, **how))
+    answers = [broker.joined(broker.collect()) for broker in (one, two)]
+    if answers[0][1] != answers[1][1] or len(answers[0][4] or answers[1][4]) != 2:
+        # One was first: it comes again for the generation of both.
+        late = max(answers, key=lambda answer: answer[1])
+        first = 0 if answers[0][1] < late[1] else 1
+        answers[first] = (one, two)[first].join(group, member=ids[first], **how)
+    generation, leader = answers[0][1], answers[0][2]
+    must(answers[1][1] == generation, f"two members in generations {[answer[1] for answer in answers]}")
+    shares = {ids[0]: assigned(**{topic or group: [0]}), ids[1]: assigned(**{topic or group: [1]})}
+    for broker, member in ((one, ids[0]), (two, ids[1])):
+        broker.post(SYNC, 3, broker.sync_body(group, generation, member, assignments=shares if member == leader else {}))
+    for broker, member in ((one, ids[0]), (two, ids[1])):
+        error, assignment = broker.synced(broker.collect())
+        must((error, assignment) == ("NONE", shares[member]), f"SyncGroup of {member}: {error}")
+    return (one, two), ids, generation, how
+
+
+def r44_cut_off(scene):
+    """R44: twenty members whose connections are cut: the group is empty after the session timeout, and goes on"""
+    group, brokers = "r44", []
+    scene.create(group, 4)
+    how = {"metadata": subscription(group), "session_ms": SESSION_MS}
+    for _ in range(20):
+        broker = scene.coordinators.connect(group)
+        member = broker.new_member_id(group, **how)
+        broker.post(JOIN, 5, broker.join_body(group, member=member, **how))
+        brokers.append((broker, member))
+    for broker, _ in brokers:
+        broker.socket.close()
+    cut = time.monotonic()
+    until(lambda: scene.coordinators.describe(group)[1] == "Empty", "the group becomes empty", SESSION_MS / 1000 + 5)
+    print(f"  empty {time.monotonic() - cut:.1f} s after the cut", flush=True)
+    member = scene.rdkafka("r44-new", group, [group]).start()
+    scene.settled([member], group, 4, seconds=10)
+
+
+def r45_never_lost(scene):
+    """R45: a coordinator's node restarts again and again: nobody is sent for long to a node that refuses"""
+    group = "r45"
+    scene.coordinator(group)
+    stop, worst, trouble = threading.Event(), [0.0], []
+
+    def look():
+        refused_since = {}
+        while not stop.is_set():
+            for node in NODES:
+                try:
+                    with GroupBroker(scene.coordinators.port(node), timeout=3) as broker:
+                        error, found, port = broker.find_coordinator(group)
+                    if error != "NONE":
+                        continue
+                    with GroupBroker(port, timeout=3) as broker:
+                        answer = broker.describe(group)[0]
+                except OSError:
+                    continue
+                key = (node, found)
+                if answer == "NOT_COORDINATOR":
+                    since = refused_since.setdefault(key, time.monotonic())
+                    worst[0] = max(worst[0], time.monotonic() - since)
+                else:
+                    refused_since.pop(key, None)
+                for other in [k for k in refused_since if k[0] == node and k != key]:
+                    refused_since.pop(other)
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    for _ in range(10 if scene.long else 3):
+        node = scene.coordinator(group)
+        scene.cluster.kill(node)
+        scene.restart(node)
+    stop.set()
+    thread.join(30)
+    must(not trouble, f"{trouble}")
+    print(f"  longest time that a node named one that answers NOT_COORDINATOR: {worst[0] * 1000:.0f} ms", flush=True)
+    must(worst[0] < 5, f"for {worst[0]:.1f} s a node named one that answers NOT_COORDINATOR")
+
+
+def r48_killed_while_joining(scene):
+    """R48: the coordinator dies, or hands over, while members join: everybody gets an answer within the session"""
+    for group, end in (("r48-lead", "lead"), ("r48-kill", "kill")):
+        scene.create(group, 2)
+        (one, two), ids, generation, how = group_of_two(scene, group, rebalance_ms=30_000, session_ms=10_000)
+        # The second joins again with another subscription: parked, for the first one does not come.
+        changed = {**how, "metadata": subscription(group, "another")}
+        two.post(JOIN, 5, two.join_body(group, member=ids[1], **changed))
+        until(lambda: one.heartbeat(group, generation, ids[0]) == "REBALANCE_IN_PROGRESS", "a rebalance begins")
+        node = scene.coordinator(group)
+        began = time.monotonic()
+        if end == "kill":
+            scene.cluster.kill(node)
+            try:
+                answer = two.joined(two.collect())[0]
+                raise AssertionError(f"the killed coordinator answers: {answer}")
+            except OSError:
+                pass
+        else:
+            other = next(n for n in NODES if n != node)
+            scene.cluster.corduroy("partition", "lead", f"__consumer_offsets/{scene.offsets_partition(group)}", str(other))
+            answer = two.joined(two.collect())[0]
+            must(answer in ELSEWHERE, f"a parked JoinGroup is answered with {answer}")
+        # Both go on with the ids that they have.
+        def again():
+            with scene.coordinators.connect(group) as broker:
+                return broker.heartbeat(group, generation, ids[0])
+        answer = None
+        while time.monotonic() < began + 10:
+            try:
+                answer = again()
+                if answer not in ELSEWHERE:
+                    break
+            except OSError:
+                pass
+        must(answer in ("NONE", "REBALANCE_IN_PROGRESS"), f"a heartbeat after {end}: {answer}")
+        brokers = [scene.coordinators.connect(group), scene.coordinators.connect(group)]
+        for broker, member in zip(brokers, ids):
+            broker.post(JOIN, 5, broker.join_body(group, member=member, **changed))
+        answers = [broker.joined(broker.collect()) for broker in brokers]
+        if answers[0][1] != answers[1][1]:
+            first = 0 if answers[0][1] < answers[1][1] else 1
+            answers[first] = brokers[first].join(group, member=ids[first], **changed)
+        took = time.monotonic() - began
+        must([a[0] for a in answers] == ["NONE", "NONE"], f"after {end}: {answers}")
+        must(answers[0][1] == answers[1][1] > generation, f"after {end}: generations {[a[1] for a in answers]}")
+        must(took < 10, f"after {end} the members are together again only after {took:.1f} s")
+        print(f"  {end}: both in generation {answers[0][1]} after {took:.1f} s", flush=True)
+        if end == "kill":
+            scene.restart(node)
+
+
+def r50_two_of_a_name(scene):
+    """R50, R53: two members of one instance name: the newer one has it, the older one is fenced everywhere"""
+    group, how = "r50", {"instance": "the-one", "metadata": subscription("r50"), "session_ms": SESSION_MS}
+    scene.create(group, 1)
+    old, new = scene.coordinators.connect(group), scene.coordinators.connect(group)
+    error, generation, _, first, _ = old.join(group, **how)
+    must(error == "NONE", f"a static JoinGroup: {error}")
+    must(old.sync(group, generation, first, "the-one", {first: assigned(r50=[0])})[0] == "NONE", "SyncGroup")
+    error, again, leader, second, _ = new.join(group, **how)
+    must(error == "NONE" and second != first, f"the second of the name: {error}, {second}")
+    must(again == generation, f"a static member that comes back makes generation {again} of {generation}")
+    must(old.heartbeat(group, generation, first, "the-one") == "FENCED_INSTANCE_ID", "the old one's heartbeat")
+    must(old.sync(group, generation, first, "the-one")[0] == "FENCED_INSTANCE_ID", "the old one's SyncGroup")
+    found = old.commit(group, "r50", {0: 5}, generation, first, "the-one")
+    must(found == {0: "FENCED_INSTANCE_ID"}, f"the old one's commit: {found}")
+    must(old.leave(group, first, "the-one") == "FENCED_INSTANCE_ID", "the old one's LeaveGroup")
+    found = old.join(group, member=first, **how)[0]
+    must(found == "FENCED_INSTANCE_ID", f"the old one's JoinGroup: {found}")
+    must(new.heartbeat(group, generation, second, "the-one") == "NONE", "the new one's heartbeat")
+    error, assignment = new.sync(group, generation, second, "the-one")
+    must(error == "NONE" and partitions_of(assignment) == {("r50", 0)}, f"the new one's SyncGroup: {error}")
+    # In the midst of a rebalance: the parked one is fenced, the newer one gets the partitions.
+    third = scene.coordinators.connect(group)
+    member = third.new_member_id(group, metadata=how["metadata"])
+    third.post(JOIN, 5, third.join_body(group, member=member, metadata=how["metadata"], session_ms=SESSION_MS))
+    until(lambda: new.heartbeat(group, generation, second, "the-one") == "REBALANCE_IN_PROGRESS", "a rebalance begins")
+    # The other member has to wait for the static one, so both of the name are parked in turn.
+    new.post(JOIN, 5, new.join_body(group, member=second, **how))
+    answer = new.joined(new.collect())
+    must(answer[0] == "NONE", f"the static one joins again: {answer}")
+    must(third.joined(third.collect())[0] == "NONE", "the dynamic one joins")
+
+
+def r54_slow_member(scene):
+    """R54: while a slow member keeps a rebalance open the others' heartbeats keep them in the group"""
+    group = "r54"
+    scene.create(group, 2)
+    (one, two), ids, generation, how = group_of_two(scene, group, rebalance_ms=20_000, session_ms=SESSION_MS)
+    late = scene.coordinators.connect(group, timeout=40)
+    member = late.new_member_id(group, **how)
+    late.post(JOIN, 5, late.join_body(group, member=member, **how))
+    until(lambda: one.heartbeat(group, generation, ids[0]) == "REBALANCE_IN_PROGRESS", "a rebalance begins")
+    began = time.monotonic()
+    seconds = 14 if scene.long else 9
+    while time.monotonic() < began + seconds:
+        for broker, one_id in ((one, ids[0]), (two, ids[1])):
+            error = broker.heartbeat(group, generation, one_id)
+            must(error == "REBALANCE_IN_PROGRESS", f"after {time.monotonic() - began:.1f} s: {error}")
+        time.sleep(0.5)
+    # A commit of the old generation still counts until the join phase ends.
+    found = one.commit(group, group, {0: 3}, generation, ids[0])
+    must(found == {0: "NONE"}, f"a commit while others join: {found}")
+    for broker, one_id in ((one, ids[0]), (two, ids[1])):
+        broker.post(JOIN, 5, broker.join_body(group, member=one_id, **how))
+    answers = [broker.joined(broker.collect()) for broker in (one, two, late)]
+    must(all(answer[:2] == ("NONE", generation + 1) for answer in answers), f"{answers}")
+
+
+def r56_offsets_stay(scene):
+    """R56: committed offsets are there after every node was restarted"""
+    group = "r56"
+    scene.create(group, 3)
+    committer = scene.committer(group)
+    committer.commit(offsets=[TopicPartition(group, p, 100 + p, metadata=f"note {p}") for p in range(3)], asynchronous=False)
+    committer.close()
+    for node in NODES:
+        scene.cluster.kill(node)
+    for node in NODES:
+        scene.cluster.start_node(node)
+    scene.cluster.wait_healthy(60)
+    with scene.coordinators.connect(group) as broker:
+        found, _ = broker.fetch_offsets(group, group, [0, 1, 2])
+    # confluent-kafka sends the zero at the end of its C string as well.
+    found = {p: (offset, text.rstrip("\0"), error) for p, (offset, _, text, error) in found.items()}
+    must(found == {p: (100 + p, f"note {p}", "NONE") for p in range(3)}, f"after the restart: {found}")
+
+
+def r57_never_empty_by_mistake(scene):
+    """R57: OffsetFetch of a node that starts, leads or does not: the offset, or an error; never "none committed" """
+    group = "r57"
+    scene.create(group, 1)
+    committer = scene.committer(group)
+    committer.commit(offsets=[TopicPartition(group, 0, 77)], asynchronous=False)
+    committer.close()
+    stop, wrong, seen = threading.Event(), [], {}
+
+    def look(node, version):
+        while not stop.is_set():
+            try:
+                with GroupBroker(scene.coordinators.port(node), timeout=3) as broker:
+                    while not stop.is_set():
+                        found, whole = broker.fetch_offsets(group, group, [0], version=version)
+                        offset, _, _, error = found.get(0, (None, None, None, whole))
+                        error = error if whole in (None, "NONE") else whole
+                        seen[error] = seen.get(error, 0) + 1
+                        if error == "NONE" and offset != 77 or error not in ELSEWHERE | {"NONE"}:
+                            wrong.append((node, version, offset, error))
+            except OSError:
+                time.sleep(0.01)
+
+    threads = [threading.Thread(target=look, args=(node, version), daemon=True) for node in NODES for version in (1, 5)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5 if scene.long else 2):
+        node = scene.coordinator(group)
+        scene.cluster.kill(node)
+        scene.restart(node)
+        other = next(n for n in NODES if n != scene.coordinator(group))
+        scene.cluster.corduroy("partition", "lead", f"__consumer_offsets/{scene.offsets_partition(group)}", str(other))
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    print(f"  answers: {seen}", flush=True)
+    must(not wrong, f"{len(wrong)} wrong answers, the first: {wrong[:1]}")
+    must(seen.get("NONE", 0) > 0, "nobody ever answered")
+
+
+def r59_many_die(scene):
+    """R59: many members in five groups die at once: the node stays, and its memory comes back"""
+    count = 500 if scene.long else 100
+
+    def memory():
+        total = 0
+        for node in NODES:
+            with open(f"/proc/{scene.cluster.pid(node)}/status") as status:
+                total += next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+        return total / 1024
+
+    def round_of(number):
+        brokers, ports = [], {}
+        for at in range(count):
+            group = f"r59-{number}-{at % 5}"
+            ports[group] = ports.get(group) or scene.coordinators.port(scene.coordinator(group))
+            broker = GroupBroker(ports[group], timeout=30)
+            member = broker.new_member_id(group, session_ms=SESSION_MS)
+            broker.post(JOIN, 5, broker.join_body(group, member=member, metadata=b"x" * 5000, session_ms=SESSION_MS))
+            brokers.append(broker)
+        peak = memory()
+        for broker in brokers:
+            broker.socket.close()
+        for group in ports:
+            until(lambda: scene.coordinators.describe(group)[1] in ("Empty", "Dead"), f"{group} is empty", SESSION_MS / 1000 + 25)
+        return peak
+
+    round_of(0)
+    base = memory()
+    for number in range(1, 4):
+        peak = round_of(number)
+    after = memory()
+    print(f"  three nodes hold {base:.0f} MiB after the first {count} members died, {peak:.0f} at the last peak, {after:.0f} after it", flush=True)
+    must(all(scene.cluster.runs(node) for node in NODES), "a node died")
+    must(after < base * 1.3 + 30, "memory grows from round to round")
+
+
+def r60_old_generation(scene):
+    """R60: a commit of an old generation is refused, changes nothing, and the connection lives"""
+    group = "r60"
+    scene.create(group, 2)
+    (one, two), ids, generation, how = group_of_two(scene, group)
+    must(one.commit(group, group, {0: 10}, generation, ids[0]) == {0: "NONE"}, "a commit of this generation")
+    # The second leaves: the first one joins the next generation.
+    must(two.leave(group, ids[1]) == "NONE", "LeaveGroup")
+    error, following, *_ = one.join(group, member=ids[0], **how)
+    must(error == "NONE" and following > generation, f"the next generation: {error}, {following}")
+    in_between = one.commit(group, group, {0: 11}, following, ids[0])
+    must(in_between == {0: "REBALANCE_IN_PROGRESS"}, f"a commit between JoinGroup and SyncGroup: {in_between}")
+    must(one.sync(group, following, ids[0], assignments={ids[0]: assigned(r60=[0, 1])})[0] == "NONE", "SyncGroup")
+    old = one.commit(group, group, {0: 12}, generation, ids[0])
+    must(old == {0: "ILLEGAL_GENERATION"}, f"a commit of an old generation: {old}")
+    gone = two.commit(group, group, {1: 13}, generation, ids[1])
+    must(gone == {1: "UNKNOWN_MEMBER_ID"}, f"a commit of a member that left: {gone}")
+    outside = two.commit(group, group, {1: 14})
+    must(outside == {1: "UNKNOWN_MEMBER_ID"}, f"a commit from outside of a group with members: {outside}")
+    found, _ = one.fetch_offsets(group, group, [0, 1])
+    must((found[0][0], found[1][0]) == (10, -1), f"the stored offsets: {found}")
+    must(one.heartbeat(group, following, ids[0]) == "NONE", "the connection is usable")
+
+
+SCENARIOS = {
+    "r44": r44_cut_off, "r45": r45_never_lost, "r48": r48_killed_while_joining, "r50": r50_two_of_a_name,
+    "r54": r54_slow_member, "r56": r56_offsets_stay, "r57": r57_never_empty_by_mistake, "r59": r59_many_die,
+    "r60": r60_old_generation,
+}  # fmt: skip

@@ -1,0 +1,188 @@
+"""A running cluster, and what every scenario of consumer groups asks of it."""
+
+import subprocess
+import time
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from cluster import NODES, Cluster
+from expected import must, until
+from groups_members import JavaMember, JavaMembers, KafkaPython, Rdkafka, dump, java_command, spread
+from groups_wire import Coordinators, GroupBroker
+
+
+class Scene:
+    def __init__(self, directory, args, overrides=()):
+        self.args, self.long, self.directory = args, args.long, directory
+        self.cluster = Cluster(directory, [*overrides, *args.set])
+        self.cluster.start()
+        self.brokers = self.cluster.bootstrap
+        self.admin = AdminClient({"bootstrap.servers": self.brokers})
+        self.coordinators = Coordinators(self.cluster)
+        self.members, self.javas = [], []
+        self.java_shared = None
+
+    # Between scenarios.
+
+    def begin(self):
+        """A clean start for a scenario on a cluster that others have used."""
+        self.members = []
+        for node in NODES:
+            if not self.cluster.runs(node):
+                self.cluster.start_node(node)
+        self.cluster.wait_healthy(60)
+
+    def end(self):
+        """Ends the clients that a scenario left behind; they leave their groups."""
+        for member in self.members:
+            try:
+                member.ask_to_stop()
+            except OSError:
+                pass
+        for java in self.javas:
+            java.kill()
+        self.javas, self.java_shared = [], None
+
+    def close(self):
+        self.end()
+        return self.cluster.stop()
+
+    def tell(self):
+        dump(self.members)
+
+    # Topics and records.
+
+    def create(self, topic, partitions, **config):
+        config = {key.replace("_", "."): str(value) for key, value in config.items()}
+        new = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2", **config})
+        self.admin.create_topics([new])[topic].result(30)
+
+    def fill(self, topic, partitions, each, timestamp_ms=None):
+        """`each` records "partition:number" in every partition; timestamps count up by 1 ms."""
+        failed = []
+        producer = Producer({"bootstrap.servers": self.brokers, "enable.idempotence": True})
+        for number in range(each):
+            for partition in range(partitions):
+                producer.produce(
+                    topic, f"{partition}:{number}".encode(), partition=partition,
+                    on_delivery=lambda error, _: failed.append(error) if error else None,
+                    **({} if timestamp_ms is None else {"timestamp": timestamp_ms + number}),
+                )  # fmt: skip
+            producer.poll(0)
+        must(producer.flush(60) == 0 and not failed, f"{topic} could not be filled: {failed[:1]}")
+
+    # Members.
+
+    def keep(self, member):
+        self.members.append(member)
+        return member
+
+    def rdkafka(self, name, group, topics, **how):
+        return self.keep(Rdkafka(name, group, topics, self.brokers, **how))
+
+    def kafka_python(self, name, group, topics, **how):
+        return self.keep(KafkaPython(name, group, topics, self.brokers, **how))
+
+    def java_process(self):
+        java = JavaMembers(java_command(self.args.build), self.brokers, self.directory / "java.log")
+        self.javas.append(java)
+        return java
+
+    def java(self, name, group, topics, process=None, **how):
+        if process is None:
+            self.java_shared = process = self.java_shared or self.java_process()
+        return self.keep(JavaMember(process, name, group, topics, **how))
+
+    def mixed(self, count, group, topics, **how):
+        """`count` members, the three clients in turn."""
+        makers = [self.rdkafka, self.java, self.kafka_python]
+        return [makers[at % 3](f"{group}-{at}", group, topics, **how) for at in range(count)]
+
+    def settled(self, members, topic, partitions, seconds=60):
+        """Waits until each partition has one owner, and the coordinator calls the group stable."""
+        def look():
+            must(not [m for m in members if getattr(m, "trouble", None)], "a member broke")
+            return spread(members, topic, partitions)
+        until(look, f"{len(members)} members share {partitions} partitions", seconds)
+
+    def stable(self, group, count, seconds=60):
+        """Waits until DescribeGroups calls the group stable with so many members."""
+        found = None
+        def look():
+            nonlocal found
+            error, state, _, members = found = self.coordinators.describe(group)
+            return error == "NONE" and state == "Stable" and len(members) == count
+        try:
+            until(look, "", seconds)
+        except AssertionError:
+            raise AssertionError(f"{group} is not stable with {count} members after {seconds} s, but {found[:2]} with {len(found[3])}") from None
+        return found[3]
+
+    # What a group has committed.
+
+    def committed(self, group, topic, partitions):
+        """{partition: offset}, as OffsetFetch tells it; -1: none."""
+        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, p) for p in range(partitions)])
+        found = self.admin.list_consumer_group_offsets([wanted])[group].result(30)
+        return {one.partition: max(one.offset, -1) for one in found.topic_partitions}
+
+    def committer(self, group):
+        """A client that may commit to a group without members."""
+        return Consumer({"bootstrap.servers": self.brokers, "group.id": group, "enable.auto.commit": False})
+
+    # The cluster's side.
+
+    def coordinator(self, group):
+        return self.coordinators.find(group)
+
+    def offsets_partition(self, group):
+        """Kafka's own rule: Java's hash of the name, modulo the topic's partitions."""
+        number = 0
+        for unit in memoryview(group.encode("utf-16-be")).cast("B").tolist()[1::2] if group.isascii() else ():
+            number = (31 * number + unit) & 0xFFFFFFFF
+        return (number & 0x7FFFFFFF) % self.offsets_partitions()
+
+    def offsets_partitions(self):
+        return len(self.admin.list_topics("__consumer_offsets", timeout=15).topics["__consumer_offsets"].partitions)
+
+    def broker(self, node, timeout=15):
+        return GroupBroker(self.coordinators.port(node), timeout=timeout)
+
+    def restart(self, node):
+        self.cluster.start_node(node)
+        self.cluster.wait_healthy(60)
+
+    def tool(self, name, *arguments, check=True, seconds=90):
+        """One of Kafka's own programs by the name of its main class."""
+        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self.args.build}/tools/lib/*", name, *arguments]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+        if check:
+            must(done.returncode == 0, f"{name.rsplit('.', 1)[-1]} {' '.join(arguments)}: {done.stdout[-800:]}{done.stderr[-800:]}")
+        return done
+
+
+def report_pause(members, ticker, since, goal=True, until_when=None):
+    """Prints the longest pause of consumption, beside what the producer saw."""
+    from groups_members import longest_gap
+
+    reads = [read for member in members for read in member.reads]
+    pause, where, began = longest_gap(reads, since, until_when)
+    acks, _, _ = longest_gap(ticker.acks, since, until_when)
+    grade = f" (goal < 1 s: {'reached' if pause < 1 else 'MISSED'})" if goal else ""
+    print(f"  longest pause of a partition's consumption: {pause * 1000:.0f} ms{grade}, of its producer: {acks * 1000:.0f} ms"
+          f" ({where}, {began - since:.2f} s after the fault)", flush=True)  # fmt: skip
+    return pause
+
+
+def read_everything(members, ticker, seconds=60):
+    """Every acked record is read by the group, at least once."""
+    acked = {(topic, partition, offset) for _, topic, partition, offset, _ in ticker.acks}
+    def missing():
+        return acked - {read[1:4] for member in members for read in member.reads}
+    deadline = time.monotonic() + seconds
+    while left := missing():
+        must(time.monotonic() < deadline, f"{len(left)} of {len(acked)} acked records are never read, for example {min(left)}")
+        time.sleep(0.2)
+    reads = sum(len(member.reads) for member in members)
+    print(f"  {len(acked)} acked records read, {reads - len(acked)} of them again", flush=True)
