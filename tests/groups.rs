@@ -179,6 +179,22 @@ fn pair_with(cluster: &Cluster, first: &mut Member) -> Member {
 }
 
 #[test]
+fn a_recreated_topic_shares_no_committed_offsets() {
+    let _alone = alone();
+    let cluster = cluster();
+    let member = Member::new("heirs");
+    cluster.create_topic("kept", 1, &[]);
+    assert_eq!(member.commit(&cluster, ("kept", 0), 7), ErrorCode::None);
+    assert_eq!(member.commit(&cluster, (TOPIC, 1), 9), ErrorCode::None);
+    cluster.must(&["topic", "delete", TOPIC]);
+    cluster.create_topic(TOPIC, 4, &[]);
+    wait_until("the old topic's offset is forgotten", || {
+        committed(&cluster, "heirs", (TOPIC, 1)).0 == -1
+    });
+    assert_eq!(committed(&cluster, "heirs", ("kept", 0)).0, 7);
+}
+
+#[test]
 fn offsets_outlive_the_purge_of_their_segments() {
     let _alone = alone();
     let mut cluster = Cluster::start_with(3, &["--set", "log.retention.check.interval.ms=200"]);

@@ -60,6 +60,7 @@ pub fn render(status: &NodeStatus, detail: Detail) -> String {
     raft(&mut page, status);
     storage(&mut page, status);
     partitions(&mut page, status);
+    groups(&mut page, status);
     shards(&mut page, status);
     if detail == Detail::Partition {
         each_partition(&mut page, status);
@@ -239,6 +240,37 @@ fn partitions(page: &mut Page, status: &NodeStatus) {
     );
 }
 
+fn groups(page: &mut Page, status: &NodeStatus) {
+    page.value(
+        "group_rebalances_total",
+        Kind::Counter,
+        "Generations and group epochs that began at coordinators on this node.",
+        status.group_rebalances,
+    );
+    page.metric(
+        "group_members",
+        Kind::Gauge,
+        "Members of the consumer groups that this node coordinates.",
+    );
+    for group in &status.groups {
+        page.sample("group_members", &[("group", &group.group)], group.members);
+    }
+    page.metric(
+        "group_lag",
+        Kind::Gauge,
+        "Records between committed offsets and high watermarks, of partitions with a replica here.",
+    );
+    for group in &status.groups {
+        for (topic, lag) in &group.lag {
+            page.sample(
+                "group_lag",
+                &[("group", &group.group), ("topic", topic)],
+                lag,
+            );
+        }
+    }
+}
+
 fn shards(page: &mut Page, status: &NodeStatus) {
     let labels: Vec<String> = (0..status.shards.len())
         .map(|shard| shard.to_string())
@@ -394,10 +426,10 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::time::Duration;
 
-    use super::super::status::{LocalReplica, ShardStatus};
+    use super::super::status::{GroupView, LocalReplica, ShardStatus};
     use super::*;
 
     fn sample() -> NodeStatus {
@@ -413,6 +445,11 @@ mod tests {
             busy_ratio: 0.25,
             mailbox_depth: 3,
             partitions: 1,
+        });
+        status.groups.push(GroupView {
+            group: "billing".to_owned(),
+            members: 2,
+            lag: BTreeMap::from([("orders".to_owned(), 7)]),
         });
         status.partitions.push(PartitionView {
             topic: "orders".to_owned(),
@@ -439,6 +476,8 @@ mod tests {
             "corduroy_kafka_request_seconds_sum{api=\"Produce\"} 0.002",
             "corduroy_partition_leaderless 1",
             "corduroy_partition_under_replicated 0",
+            "corduroy_group_members{group=\"billing\"} 2",
+            "corduroy_group_lag{group=\"billing\",topic=\"orders\"} 7",
             "corduroy_shard_busy_ratio{shard=\"0\"} 0.25",
             "corduroy_partition_high_watermark{topic=\"orders\",partition=\"4\"} 17",
             "corduroy_partition_leader{topic=\"orders\",partition=\"4\"} -1",
@@ -448,7 +487,7 @@ mod tests {
                 "no line `{line}` in\n{text}"
             );
         }
-        assert!(!render(&sample(), Detail::Node).contains("topic=\"orders\""));
+        assert!(!render(&sample(), Detail::Node).contains("partition=\"4\""));
     }
 
     #[test]

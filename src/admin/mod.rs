@@ -18,6 +18,6 @@ pub use server::{
     LeadError, LeadFn, LeadRequest, Refusal, StatusFn, start,
 };
 pub use status::{
-    ApiStatus, BrokenReplica, KafkaStatus, LocalReplica, NodeStatus, NodeView, PartitionView,
-    RaftStatus, ShardStatus, StorageStatus,
+    ApiStatus, BrokenReplica, GroupView, KafkaStatus, LocalReplica, NodeStatus, NodeView,
+    PartitionView, RaftStatus, ShardStatus, StorageStatus,
 };

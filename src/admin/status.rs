@@ -39,6 +39,20 @@ pub struct NodeStatus {
     pub storage: StorageStatus,
     /// One per shard, in order.
     pub shards: Vec<ShardStatus>,
+    /// The consumer groups that this node coordinates.
+    pub groups: Vec<GroupView>,
+    /// Generations and group epochs that began on this node.
+    pub group_rebalances: u64,
+}
+
+/// A consumer group that this node coordinates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GroupView {
+    pub group: String,
+    pub members: u64,
+    /// Records between the committed offsets and the high watermarks, by topic; of partitions with a
+    /// replica on this node.
+    pub lag: BTreeMap<String, u64>,
 }
 
 /// A member of the cluster as this node sees it.

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use corduroy_group::GroupError;
-use corduroy_group::classic::ClassicState;
+use corduroy_group::classic::{ClassicGroup, ClassicState};
 use corduroy_group::commits::delete_group;
 use corduroy_group::table::{GroupKind, GroupState};
 use corduroy_protocol::ErrorCode;
 
-use super::call::{DescribedGroup, DescribedMember, ListFilter, ListedGroup, Reply};
+use super::call::{DescribedGroup, DescribedMember, GroupStatus, ListFilter, ListedGroup, Reply};
 use super::coordinator::Coordinator;
 
 const CLASSIC: &str = "classic";
@@ -69,6 +69,34 @@ impl Coordinator {
             state,
             kind: CLASSIC,
         })
+    }
+
+    /// The groups of this coordinator for metrics; none where it does not lead.
+    pub fn status(&self) -> Vec<GroupStatus> {
+        if self.serving().is_err() {
+            return Vec::new();
+        }
+        let machine = self.partition.machine();
+        let groups = machine
+            .groups()
+            .into_iter()
+            .flat_map(|table| table.groups());
+        groups
+            .map(|(name, state)| GroupStatus {
+                group: name.to_owned(),
+                members: match &state.kind {
+                    GroupKind::Consumer(consumer) => consumer.members().len(),
+                    GroupKind::Classic(_) | GroupKind::Simple => {
+                        self.running(name, ClassicGroup::len).unwrap_or(0)
+                    }
+                },
+                offsets: state
+                    .offsets
+                    .iter()
+                    .map(|(partition, value)| (partition.clone(), value.offset))
+                    .collect(),
+            })
+            .collect()
     }
 
     pub(super) fn describe(&self, group: &str) -> Result<DescribedGroup, GroupError> {

@@ -258,3 +258,14 @@ pub struct ConsumerMemberDescription {
     /// It speaks the classic protocol.
     pub is_classic: bool,
 }
+
+/// A consumer group for metrics.
+#[derive(Clone, Debug)]
+pub struct GroupStatus {
+    /// Its id.
+    pub group: String,
+    /// How many members it has.
+    pub members: usize,
+    /// Committed offsets.
+    pub offsets: Vec<(TopicPartition, Offset)>,
+}

@@ -331,6 +331,12 @@ impl Coordinator {
             _ => &nothing,
         };
         if is_ok {
+            let is_epoch = |record: &GroupRecord| {
+                matches!(record, GroupRecord::Consumer { value: Some(_), .. })
+            };
+            if records.iter().any(is_epoch) {
+                self.count_rebalance();
+            }
             running.timers.observe_records(state, records, now);
         } else {
             running.topics_version = None;
@@ -372,6 +378,8 @@ impl Coordinator {
                     let why = match why {
                         Expiry::Session => "it was silent for its session timeout",
                         Expiry::Revocation => "it did not give up its partitions in time",
+                        Expiry::Join => "it did not rejoin in time",
+                        Expiry::Sync => "it did not ask for its assignment in time",
                     };
                     info!(group = name, member, why, "a member is removed");
                 }

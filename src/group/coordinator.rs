@@ -26,10 +26,14 @@ use crate::partition::Partition;
 
 use super::call::{GroupCall, Reply};
 use super::consumer::ConsumerGroups;
+use super::topics::GoneTopics;
 use super::writer::Writer;
 
 /// A clock that nothing waits for still ticks so often: clients that went away are noticed.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// Looking for such clients walks everybody who waits: not more often than this.
+const LOOK_FOR_GONE: Duration = Duration::from_secs(1);
 
 /// Groups and offsets of one partition of `__consumer_offsets`.
 pub struct Coordinator {
@@ -38,11 +42,14 @@ pub struct Coordinator {
     pub(super) metadata: MetadataView,
     pub(super) writer: Rc<Writer>,
     pub(super) consumers: ConsumerGroups,
+    pub(super) gone_topics: GoneTopics,
     started: Instant,
     configs: RefCell<Option<(u64, Rc<GroupConfigs>)>>,
     reign: RefCell<Option<Reign>>,
     waiters: RefCell<HashMap<Ticket, Waiter>>,
     next_ticket: Cell<u64>,
+    /// When clients that went away were last looked for.
+    gone_looked_at: Cell<Now>,
     wake: Rc<Notify>,
     refreshing: Cell<bool>,
     expiry_looked_at: Cell<Now>,
@@ -102,6 +109,8 @@ impl Coordinator {
             partition,
             metadata,
             consumers: ConsumerGroups::default(),
+            gone_topics: GoneTopics::default(),
+            gone_looked_at: Cell::new(Now::ZERO),
             configs: RefCell::default(),
             reign: RefCell::default(),
             waiters: RefCell::default(),
@@ -117,33 +126,36 @@ impl Coordinator {
     pub async fn run(self: Rc<Self>) {
         loop {
             self.partition.wait_for_change(&self.wake);
+            let mut changed = std::pin::pin!(self.metadata.changed());
+            // Registered before the look, so that no change in between is missed.
+            futures::future::poll_immediate(&mut changed).await;
             if self.partition.is_closed() {
                 break;
             }
             let reigns = self.serving().is_ok();
+            self.gone_topics
+                .look(&self.metadata.image(), self.env.unix_millis());
             if reigns {
                 self.tick();
+                self.forget_gone_topics();
             }
             let next = reigns.then(|| self.next_deadline()).flatten();
             let now = self.env.now();
             let until = match next {
-                Some(next) => (self.started + next).max(now),
-                None if self.waiters.borrow().is_empty() => {
-                    self.wake.notified().await;
-                    continue;
-                }
-                None => now + LOOK_AGAIN,
+                Some(next) => Some((self.started + next).max(now)),
+                None if self.waiters.borrow().is_empty() => None,
+                None => Some(now + LOOK_AGAIN),
             };
-            let topics_change = async {
-                match self.consumers.is_empty() {
-                    true => std::future::pending().await,
-                    false => self.metadata.changed().await,
+            let timer = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = self.wake.notified() => {}
-                () = topics_change => {}
-                () = tokio::time::sleep_until(until) => {}
+                () = &mut changed => {}
+                () = timer => {}
             }
         }
         self.abdicate(ErrorCode::NotCoordinator);
@@ -326,6 +338,10 @@ impl Coordinator {
 
     /// Clients that went away while they waited: their members expire like silent ones.
     fn forget_gone(self: &Rc<Self>, now: Now) {
+        if now < self.gone_looked_at.get() + LOOK_FOR_GONE {
+            return;
+        }
+        self.gone_looked_at.set(now);
         let gone: Vec<(Ticket, String)> = {
             let waiters = self.waiters.borrow();
             let gone = waiters.iter().filter(|(_, waiter)| waiter.has_gone());
@@ -358,7 +374,11 @@ impl Coordinator {
             }
             let running = reign.groups.get_mut(name)?;
             running.group.set_limits(limits);
+            let before = running.group.generation();
             let result = act(&mut running.group, moment, &mut effects);
+            if running.group.generation() > before {
+                self.count_rebalance();
+            }
             let first = reign.deadlines.first().map(|(at, _)| *at);
             reign.rearm(name);
             let earlier = reign.deadlines.first().map(|(at, _)| *at) < first || first.is_none();
@@ -420,7 +440,6 @@ impl Coordinator {
                 });
             }
             Effect::Note(note) => {
-                self.rebalances.set(self.rebalances.get() + 1);
                 info!(group = name, "{note}");
             }
             answer => self.answer(answer),
@@ -454,6 +473,15 @@ impl Coordinator {
             }
             Effect::Persist(..) | Effect::Note(_) => {}
         }
+    }
+
+    /// How many generations and group epochs began here since the process started.
+    pub fn rebalances(&self) -> u64 {
+        self.rebalances.get()
+    }
+
+    pub(super) fn count_rebalance(&self) {
+        self.rebalances.set(self.rebalances.get() + 1);
     }
 
     fn ticket(&self, waiter: Waiter) -> Ticket {

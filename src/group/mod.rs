@@ -26,7 +26,8 @@ mod topics;
 mod writer;
 
 pub use call::{
-    CommitRequest, CommittedOffset, FetchOffsetsRequest, GroupCall, ListFilter, OffsetCommit, Reply,
+    CommitRequest, CommittedOffset, FetchOffsetsRequest, GroupCall, GroupStatus, ListFilter,
+    OffsetCommit, Reply,
 };
 pub use coordinator::Coordinator;
 

@@ -227,6 +227,52 @@ impl Coordinator {
         }
     }
 
+    /// Forgets the offsets of deleted topics, as Kafka does: a topic that gets the same name later
+    /// shares nothing with its ancestor.
+    pub(super) fn forget_gone_topics(self: &Rc<Self>) {
+        let gone = self.gone_topics.take();
+        let Ok(term) = self.serving() else { return };
+        if gone.is_empty() {
+            return;
+        }
+        let records: Vec<GroupRecord> = {
+            let machine = self.partition.machine();
+            let groups = machine
+                .groups()
+                .into_iter()
+                .flat_map(|table| table.groups());
+            let offsets = groups.flat_map(|(name, state)| {
+                let offsets = state.offsets.iter();
+                offsets.map(move |(partition, value)| (name, partition, value))
+            });
+            let of_the_dead = offsets.filter(|(_, partition, value)| {
+                gone.iter().any(|(topic, seen_ms)| {
+                    partition.topic == *topic && value.commit_timestamp_ms <= *seen_ms
+                })
+            });
+            of_the_dead
+                .map(|(name, partition, _)| GroupRecord::Offset {
+                    group: name.to_owned(),
+                    partition: partition.clone(),
+                    value: None,
+                })
+                .collect()
+        };
+        if records.is_empty() {
+            return;
+        }
+        info!(
+            offsets = records.len(),
+            "offsets of deleted topics are forgotten"
+        );
+        let written = self.writer.write(term, &records);
+        self.env.spawn_local(async move {
+            if let Err(code) = written.await {
+                warn!(code = code.name(), "offsets of deleted topics stay for now");
+            }
+        });
+    }
+
     /// What the running members of a group subscribe to.
     pub(super) fn subscribed(&self, name: &str, joining: Joining) -> Subscribed {
         let subscribed = self.running(name, |group| {

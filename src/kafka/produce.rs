@@ -20,6 +20,7 @@ use futures::future::join_all;
 use tokio::sync::oneshot;
 use tracing::trace;
 
+use crate::group::CONSUMER_OFFSETS;
 use crate::partition::{Acks, PartitionError, Produced};
 use crate::shard::{ProduceAnswer, ProduceItem, ProduceJob, ShardMessage};
 
@@ -103,6 +104,7 @@ pub async fn start(
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
         let route = ctx.shard.route(&topic.name);
+        let is_internal = topic.name.as_str() == CONSUMER_OFFSETS;
         let mut places = Vec::with_capacity(topic.partition_data.len());
         for partition in topic.partition_data {
             let checked = match (&acks, transactional) {
@@ -113,6 +115,10 @@ pub async fn start(
                 (_, true) => Err(refusal(
                     ErrorCode::TransactionalIdAuthorizationFailed,
                     "transactions are not served yet".to_owned(),
+                )),
+                (Ok(_), false) if is_internal => Err(refusal(
+                    ErrorCode::InvalidTopicException,
+                    format!("{CONSUMER_OFFSETS} is written by group coordinators alone"),
                 )),
                 (Ok(_), false) => check(route, partition.index, partition.records, zstd).await,
             };

@@ -1,22 +1,22 @@
 //! What the admin port shows and does: asks the shards, adds up.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use corduroy_protocol::{ApiKey, ErrorCode};
-use corduroy_record::{GroupId, NodeId, PartitionIndex};
+use corduroy_record::{GroupId, NodeId, Offset, PartitionIndex, TopicPartition};
 use corduroy_storage::DiskLevel;
 use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::admin::{
-    AdminServices, ApiStatus, BrokenReplica, DecommissionAnswer, DecommissionError, Histogram,
-    KafkaStatus, LeadAnswer, LeadError, LeadRequest, LocalReplica, NodeStatus, NodeView,
+    AdminServices, ApiStatus, BrokenReplica, DecommissionAnswer, DecommissionError, GroupView,
+    Histogram, KafkaStatus, LeadAnswer, LeadError, LeadRequest, LocalReplica, NodeStatus, NodeView,
     PartitionView, RaftStatus, ShardStatus as ShardLine, StorageStatus,
 };
-use crate::controller::{ControllerHandle, RequestError};
+use crate::controller::{ControllerHandle, MetadataImage, RequestError};
 use crate::shard::{
     BUCKET_MICROS, ClusterView, CounterValues, PartitionStatus, ShardHandle, ShardMessage,
     ShardStatus, shard_of,
@@ -315,6 +315,30 @@ fn add_kafka(kafka: &mut KafkaStatus, values: &CounterValues) {
     }
 }
 
+/// Records behind committed offsets, where the partition has a replica on this node.
+fn lag_by_topic(
+    image: &MetadataImage,
+    local: &HashMap<GroupId, &PartitionStatus>,
+    offsets: &[(TopicPartition, Offset)],
+) -> BTreeMap<String, u64> {
+    let mut lags = BTreeMap::new();
+    for (partition, offset) in offsets {
+        let Some(topic) = image.topics.get(&partition.topic) else {
+            continue;
+        };
+        let group = GroupId {
+            topic: topic.id,
+            partition: partition.partition,
+        };
+        let Some(replica) = local.get(&group) else {
+            continue;
+        };
+        let behind = replica.watermarks.high_watermark.get() - offset.get();
+        *lags.entry(partition.topic.clone()).or_default() += u64::try_from(behind).unwrap_or(0);
+    }
+    lags
+}
+
 fn fill_cluster(status: &mut NodeStatus, own: NodeId, view: &ClusterView, shards: &[ShardStatus]) {
     let local: HashMap<GroupId, &PartitionStatus> = shards
         .iter()
@@ -367,6 +391,16 @@ fn fill_cluster(status: &mut NodeStatus, own: NodeId, view: &ClusterView, shards
         }
     }
     status.partitions = partitions;
+    status.group_rebalances = shards.iter().map(|shard| shard.group_rebalances).sum();
+    status.groups = shards
+        .iter()
+        .flat_map(|shard| &shard.groups)
+        .map(|group| GroupView {
+            group: group.group.clone(),
+            members: group.members as u64,
+            lag: lag_by_topic(image, &local, &group.offsets),
+        })
+        .collect();
     let broken = shards.iter().flat_map(|shard| &shard.broken);
     status.broken = broken
         .filter_map(|(group, reason)| {

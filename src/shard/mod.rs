@@ -195,6 +195,12 @@ impl Shard {
         self.coordinators.borrow().get(&group)?.upgrade()
     }
 
+    /// All coordinators of this shard.
+    fn live_coordinators(&self) -> impl Iterator<Item = Rc<Coordinator>> + use<> {
+        let coordinators: Vec<_> = self.coordinators.borrow().values().cloned().collect();
+        coordinators.into_iter().filter_map(|weak| weak.upgrade())
+    }
+
     /// Hands a call to a group's coordinator. Where it is not here the call is dropped, which its
     /// caller understands.
     pub fn coordinate(&self, group: GroupId, call: GroupCall) {
@@ -241,8 +247,7 @@ impl Shard {
                 partition.check_retention();
                 partition.check_producers();
             }
-            let coordinators: Vec<_> = self.coordinators.borrow().values().cloned().collect();
-            for coordinator in coordinators.iter().filter_map(Weak::upgrade) {
+            for coordinator in self.live_coordinators() {
                 coordinator.check_size();
                 coordinator.check_expiry();
             }

@@ -9,6 +9,7 @@ use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::StoreMetrics;
 
 use crate::controller::MetadataImage;
+use crate::group::GroupStatus;
 use crate::metadata::LeaderInfo;
 use crate::partition::Watermarks;
 
@@ -52,6 +53,10 @@ pub struct ShardStatus {
     pub disk_failure: Option<String>,
     /// Replicas that do not run although they should, the controller's too, and why.
     pub broken: Vec<(GroupId, String)>,
+    /// The consumer groups that this shard coordinates.
+    pub groups: Vec<GroupStatus>,
+    /// Rebalances of classic groups that began here, and epochs of consumer groups.
+    pub group_rebalances: u64,
 }
 
 /// The cluster, as one shard sees it.
@@ -122,6 +127,8 @@ impl Shard {
             storage: self.parts.store.metrics(),
             disk_failure: self.parts.store.failed(),
             broken: self.broken(),
+            groups: self.live_coordinators().flat_map(|c| c.status()).collect(),
+            group_rebalances: self.live_coordinators().map(|c| c.rebalances()).sum(),
         }
     }
 }

@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 
 import groups_failover
+import groups_modern
 import groups_reports
 import groups_textbook
 from groups_scene import Scene
@@ -23,6 +24,7 @@ QUICK = ["group.initial.rebalance.delay.ms=300"]
 CHAPTERS = {
     "textbook": (groups_textbook.SCENARIOS, QUICK),
     "failover": (groups_failover.SCENARIOS, QUICK),
+    "modern": (groups_modern.SCENARIOS, [*QUICK, "group.consumer.session.timeout.ms=10000", "group.consumer.heartbeat.interval.ms=1000"]),
     "reports": (groups_reports.SCENARIOS, QUICK),
 }
 

@@ -353,7 +353,7 @@ def dump(members, file=sys.stderr):
     for member in members:
         print(json.dumps({
             "member": member.name, "kind": member.kind, "owned": sorted(map(str, member.owned)),
-            "events": [(round(t, 2), kind, len(p)) for t, kind, p in member.events[-12:]],
+            "events": [(round(t, 2), kind, sorted(map(str, p))[:4]) for t, kind, p in member.events[-12:]],
             "generations": [(round(t, 2), n) for t, n in member.generations[-6:]],
             "errors": [(round(t, 2), e[:160]) for t, e in member.errors[-5:]], "reads": len(member.reads),
         }), file=file)  # fmt: skip

@@ -77,7 +77,8 @@ impl ClassicGroup {
     }
 
     /// The group as its record has it, at a coordinator that takes over: Stable if it has members,
-    /// and every session begins anew. Nobody has to rejoin.
+    /// and every session begins anew. Nobody has to rejoin, except where the record names members
+    /// and no leader: those came back from the consumer protocol, and their rebalance is due.
     pub fn from_value(
         limits: ClassicLimits,
         value: &ClassicValue,
@@ -110,6 +111,9 @@ impl ClassicGroup {
             group.leader = leader
                 .and_then(|id| group.members.number_of(id))
                 .or(group.members.eldest());
+            if leader.is_none() {
+                group.owe_rebalance(now);
+            }
         }
         group.assert_laws();
         group

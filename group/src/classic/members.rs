@@ -119,6 +119,10 @@ impl Member {
         self.instance_id.as_deref()
     }
 
+    pub(super) fn protocols(&self) -> &[(String, Bytes)] {
+        &self.protocols
+    }
+
     pub(super) const fn is_static(&self) -> bool {
         self.instance_id.is_some()
     }

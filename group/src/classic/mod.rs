@@ -57,6 +57,7 @@
 //! - A failed write of a static member's new id is followed by a rebalance, and not taken back: its
 //!   outcome may be unknown.
 
+mod facts;
 mod group;
 mod join;
 mod members;
@@ -75,6 +76,7 @@ use bytes::Bytes;
 use crate::GroupError;
 use crate::records::ClassicValue;
 
+pub use facts::MemberFacts;
 pub use group::ClassicGroup;
 
 /// Who waits for an answer; the caller's number.

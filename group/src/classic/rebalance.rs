@@ -98,6 +98,17 @@ impl ClassicGroup {
         )));
     }
 
+    /// A group that has just been read from its record begins in PreparingRebalance.
+    pub(super) fn owe_rebalance(&mut self, now: Now) {
+        for number in self.members.numbers() {
+            self.members.stand(number, Standing::Away);
+        }
+        self.assigned = false;
+        self.state = ClassicState::PreparingRebalance;
+        let end = now.saturating_add(self.members.rebalance_timeout());
+        self.timers.set(Timer::Join, end);
+    }
+
     /// Members were removed: what the group makes of it.
     pub(super) fn after_removal(
         &mut self,

@@ -182,7 +182,7 @@ pub(super) fn advance(
         records.push(GroupRecord::CurrentMember {
             group: group.to_owned(),
             member: speaker.id.to_owned(),
-            value: Some(current),
+            value: Some(current.clone()),
         });
     }
     Ok(Step { records, current })

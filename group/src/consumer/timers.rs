@@ -17,6 +17,10 @@ pub enum Expiry {
     Session,
     /// It did not give up its partitions within its rebalance timeout.
     Revocation,
+    /// A classic member that was told to join again did not, within its rebalance timeout.
+    Join,
+    /// A classic member joined and did not sync, within its rebalance timeout.
+    Sync,
 }
 
 /// The deadlines of one group.
@@ -34,6 +38,8 @@ struct Entry {
     session_timeout: Duration,
     session: Now,
     revocation: Option<Revocation>,
+    /// A classic member has to do this until then.
+    owes: Option<(Expiry, Now)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +109,38 @@ impl Timers {
         }
     }
 
+    /// A classic member was told to join again: it has its rebalance timeout for that, from when it
+    /// was told first.
+    pub fn owes_join(&mut self, id: &str, member: &ConsumerMember, now: Now) {
+        let told = self.members.get(id).and_then(|entry| entry.owes);
+        if told.is_none_or(|(what, _)| what != Expiry::Join) {
+            self.owe(id, Expiry::Join, member, now);
+        }
+    }
+
+    /// A classic member joined: it has its rebalance timeout to sync.
+    pub fn owes_sync(&mut self, id: &str, member: &ConsumerMember, now: Now) {
+        self.owe(id, Expiry::Sync, member, now);
+    }
+
+    /// A classic member synced: it owes nothing.
+    pub fn synced(&mut self, id: &str) {
+        if let Some(entry) = self.members.get_mut(id)
+            && let Some((what, deadline)) = entry.owes.take()
+        {
+            self.deadlines.remove(&(deadline, what, id.to_owned()));
+        }
+    }
+
+    fn owe(&mut self, id: &str, what: Expiry, member: &ConsumerMember, now: Now) {
+        self.synced(id);
+        if let Some(entry) = self.members.get_mut(id) {
+            let deadline = now.saturating_add(millis(member.value.rebalance_timeout_ms));
+            entry.owes = Some((what, deadline));
+            self.deadlines.insert((deadline, what, id.to_owned()));
+        }
+    }
+
     /// When to call [`Timers::expired`] next; `None`: not before something else happens.
     pub fn next_deadline(&self) -> Option<Now> {
         self.deadlines.first().map(|(deadline, _, _)| *deadline)
@@ -145,8 +183,14 @@ impl Timers {
                 session_timeout,
                 session,
                 revocation: None,
+                owes: None,
             }
         });
+        if member.value.classic.is_none()
+            && let Some((what, deadline)) = entry.owes.take()
+        {
+            self.deadlines.remove(&(deadline, what, id.to_owned()));
+        }
         entry.session_timeout = session_timeout;
         if entry.revocation.map(|revocation| revocation.member_epoch) == waits {
             return;
@@ -174,11 +218,14 @@ impl Timers {
                 self.deadlines
                     .remove(&(revocation.deadline, Expiry::Revocation, id.to_owned()));
             }
+            if let Some((what, deadline)) = entry.owes {
+                self.deadlines.remove(&(deadline, what, id.to_owned()));
+            }
         }
     }
 }
 
 /// Milliseconds of the protocol; negative ones count as none.
-fn millis(millis: i32) -> Duration {
+pub(super) fn millis(millis: i32) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }

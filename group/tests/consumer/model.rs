@@ -2,21 +2,23 @@
 //! where a group ends when it is left alone.
 //!
 //! Clients here do what real ones do: they own what they were told once they have given up the rest,
-//! some time after they were told; they lose answers, die, come back under another id. Records of a
+//! some time after they were told; they lose answers, die, come back under another id. Some speak the
+//! classic protocol, and a client that comes back may speak another one than before. Records of a
 //! decision may be cut anywhere (the coordinator died), and nobody hears of that decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use corduroy_group::classic::{JoinRequest, Leaving, MemberIdentity, SyncRequest};
 use corduroy_group::consumer::{
-    ConsumerGroupState, ConsumerState, HeartbeatRequest, check_commit, remove_members,
-    topics_changed,
+    ConsumerGroupState, ConsumerState, HeartbeatRequest, check_commit, classic_heartbeat,
+    classic_leave, classic_sync, remove_members, topics_changed,
 };
 use corduroy_group::records::{Assignment, GroupRecord};
 use corduroy_protocol::ErrorCode;
 use corduroy_record::{PartitionIndex, TopicId};
 use proptest::prelude::*;
 
-use crate::world::{GROUP, World, going_on, joining};
+use crate::world::{GROUP, World, classic, going_on, joining};
 
 const CLIENTS: usize = 6;
 const TOPICS: [&str; 4] = ["a", "b", "b-2", "c"];
@@ -36,6 +38,25 @@ struct Client {
     topics: Vec<String>,
     regex: Option<String>,
     running: bool,
+    speaks: Speaks,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speaks {
+    Consumer,
+    /// The classic protocol: it gives up everything before it joins.
+    Eager,
+    /// The classic protocol: it gives up what it is not told again, and joins once more.
+    Cooperative,
+}
+
+/// What a classic client does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Join,
+    Sync,
+    Rest,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +83,7 @@ enum Step {
     Beat(usize, Fate),
     /// The client gives up what it was not told again, or, with nothing to give up, takes the rest.
     Work(usize),
-    Start(usize),
+    Start(usize, Speaks),
     Kill(usize),
     Leave(usize),
     /// A static member closes, and starts again later.
@@ -99,6 +120,8 @@ impl Model {
                 topics: vec!["a".to_owned(), "b".to_owned()],
                 regex: None,
                 running: false,
+                speaks: Speaks::Consumer,
+                phase: Phase::Join,
             })
             .collect();
         Model {
@@ -114,7 +137,7 @@ impl Model {
         match step {
             Step::Beat(client, fate) => self.beat(*client, *fate),
             Step::Work(client) => self.work(*client),
-            Step::Start(client) => self.start(*client),
+            Step::Start(client, speaks) => self.start(*client, *speaks),
             Step::Kill(client) => self.clients[*client].stop(),
             Step::Leave(client) => self.leave(*client, -1),
             Step::Away(client) => self.leave(*client, -2),
@@ -125,7 +148,10 @@ impl Model {
                     .map(|topic| TOPICS[*topic].to_owned())
                     .collect();
                 client.regex = by_regex.then(|| "b.*".to_owned());
-                client.must_say_all = true;
+                match client.speaks {
+                    Speaks::Consumer => client.must_say_all = true,
+                    Speaks::Eager | Speaks::Cooperative => client.phase = Phase::Join,
+                }
             }
             Step::Expire(fate) => self.expire(*fate),
             Step::Grow(topic, partitions) => self.world.cluster.grow(TOPICS[*topic], *partitions),
@@ -155,7 +181,7 @@ impl Model {
             .any(|(name, _)| name == TOPICS[topic])
     }
 
-    fn start(&mut self, client: usize) {
+    fn start(&mut self, client: usize, speaks: Speaks) {
         if !self.clients[client].running {
             self.births += 1;
             let id = format!("client-{client}-{}", self.births);
@@ -163,12 +189,16 @@ impl Model {
             client.stop();
             client.id = id;
             client.running = true;
+            client.speaks = speaks;
         }
     }
 
     fn beat(&mut self, client: usize, fate: Fate) {
         if !self.clients[client].running {
             return;
+        }
+        if self.clients[client].speaks != Speaks::Consumer {
+            return self.beat_classic(client, fate);
         }
         let request = self.clients[client].request();
         match self.world.decide(&request) {
@@ -204,6 +234,80 @@ impl Model {
         }
     }
 
+    fn beat_classic(&mut self, client: usize, fate: Fate) {
+        let answered = matches!(fate, Fate::Answered);
+        let outcome = match self.clients[client].phase {
+            Phase::Join => self.join(client, fate),
+            Phase::Sync => self.sync(client, answered),
+            Phase::Rest => {
+                let state = self.world.state.clone().unwrap_or_default();
+                classic_heartbeat(&state, &self.clients[client].identity())
+                    .map_err(|error| error.code)
+            }
+        };
+        let client = &mut self.clients[client];
+        match outcome {
+            Ok(()) => {}
+            Err(ErrorCode::RebalanceInProgress) => client.phase = Phase::Join,
+            Err(
+                ErrorCode::UnknownMemberId
+                | ErrorCode::IllegalGeneration
+                | ErrorCode::FencedInstanceId,
+            ) => client.abandon(),
+            Err(code) => panic!("{code}"),
+        }
+    }
+
+    fn join(&mut self, client: usize, fate: Fate) -> Result<(), ErrorCode> {
+        self.births += 1;
+        let fresh = format!("client-{client}-{}", self.births);
+        let client = &mut self.clients[client];
+        if client.speaks == Speaks::Eager {
+            client.owned.clear();
+        }
+        let request = client.join_request(&self.world, fresh);
+        let decided = self.world.decide_join(&request);
+        self.world.apply(fate.cut(&decided.records));
+        let joined = decided.answer.result.map_err(|error| error.code)?;
+        if matches!(fate, Fate::Answered) {
+            assert!(joined.generation >= client.epoch, "member epochs go up");
+            assert!(joined.generation <= self.world.state().epoch());
+            client.id = decided.answer.member_id;
+            client.epoch = joined.generation;
+            client.must_say_all = false;
+            client.phase = Phase::Sync;
+        } else {
+            client.must_say_all = true;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self, client: usize, answered: bool) -> Result<(), ErrorCode> {
+        let client = &mut self.clients[client];
+        let request = SyncRequest {
+            identity: client.identity(),
+            protocol_type: Some("consumer".to_owned()),
+            protocol: None,
+            assignments: BTreeMap::new(),
+        };
+        let state = self.world.state.clone().unwrap_or_default();
+        let synced = classic_sync(&state, &request, &self.world.cluster);
+        if !answered {
+            client.phase = Phase::Join;
+            return Ok(());
+        }
+        let told = self
+            .world
+            .read_assignment(&synced.map_err(|error| error.code)?.assignment);
+        let kept: BTreeSet<_> = places(&told).collect();
+        client.phase = match places(&client.owned).all(|place| kept.contains(&place)) {
+            true => Phase::Rest,
+            false => Phase::Join,
+        };
+        client.owned = told;
+        Ok(())
+    }
+
     fn work(&mut self, client: usize) {
         let client = &mut self.clients[client];
         let Some(told) = client.told.clone() else {
@@ -231,7 +335,20 @@ impl Model {
     fn leave(&mut self, client: usize, epoch: i32) {
         let client = &mut self.clients[client];
         let epoch = if client.instance.is_none() { -1 } else { epoch };
-        if client.running && client.epoch > 0 {
+        if client.speaks != Speaks::Consumer {
+            // Static members of this protocol go without a word.
+            if client.running && client.instance.is_none() {
+                let leaving = Leaving {
+                    member_id: client.id.clone(),
+                    instance_id: None,
+                    reason: None,
+                };
+                let state = self.world.state.clone().unwrap_or_default();
+                let (records, _) = classic_leave(GROUP, &state, &[leaving]);
+                self.world.apply(&records);
+            }
+            client.stop();
+        } else if client.running && client.epoch > 0 {
             let request = HeartbeatRequest {
                 instance_id: client.instance.clone(),
                 ..going_on(&client.id, epoch)
@@ -328,7 +445,7 @@ impl Model {
     fn heal(&mut self) {
         self.step(&Step::Expire(Fate::Answered));
         self.step(&Step::TopicsChanged(Fate::Answered));
-        for _ in 0..10 {
+        for _ in 0..25 {
             for client in 0..CLIENTS {
                 self.step(&Step::Beat(client, Fate::Answered));
                 self.step(&Step::Work(client));
@@ -374,7 +491,7 @@ impl Model {
         let first = running[0];
         if running
             .iter()
-            .all(|client| client.topics == first.topics && client.regex == first.regex)
+            .all(|client| client.topics == first.topics && client.regex() == first.regex())
         {
             let loads = || running.iter().map(|client| places(&client.owned).count());
             assert!(loads().max().unwrap() - loads().min().unwrap() <= 1);
@@ -394,11 +511,42 @@ impl Client {
         self.told = None;
         self.must_say = false;
         self.must_say_all = true;
+        self.phase = Phase::Join;
     }
 
     fn wants(&self, topic: &str) -> bool {
         self.topics.iter().any(|name| name == topic)
-            || (self.regex.is_some() && topic.starts_with('b'))
+            || (self.regex().is_some() && topic.starts_with('b'))
+    }
+
+    /// Classic members subscribe by name only.
+    fn regex(&self) -> Option<&String> {
+        let regex = self.regex.as_ref();
+        regex.filter(|_| self.speaks == Speaks::Consumer)
+    }
+
+    fn identity(&self) -> MemberIdentity {
+        MemberIdentity {
+            member_id: self.id.clone(),
+            instance_id: self.instance.clone(),
+            generation: self.epoch,
+        }
+    }
+
+    fn join_request(&self, world: &World, fresh: String) -> JoinRequest {
+        let topics: Vec<&str> = self.topics.iter().map(String::as_str).collect();
+        let generation = if self.epoch > 0 { self.epoch } else { -1 };
+        let metadata = world.subscription(&topics, &self.owned, generation);
+        // A static member has no id before its first answer; a dynamic one has asked for one.
+        let knows_id = self.epoch > 0 || self.instance.is_none();
+        let mut request = classic(if knows_id { &self.id } else { "" }, metadata.clone());
+        request.fresh_member_id = fresh;
+        request.instance_id = self.instance.clone();
+        if self.speaks == Speaks::Cooperative {
+            let first = ("cooperative-sticky".to_owned(), metadata);
+            request.protocols.insert(0, first);
+        }
+        request
     }
 
     fn request(&self) -> HeartbeatRequest {
@@ -437,11 +585,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             1 => (0_usize..8).prop_map(Fate::Cut),
         ]
     };
+    let speaks = prop_oneof![
+        2 => Just(Speaks::Consumer),
+        1 => Just(Speaks::Eager),
+        1 => Just(Speaks::Cooperative),
+    ];
     let subscription = prop::collection::btree_set(topic(), 0..3);
     let step = prop_oneof![
         12 => (client(), fate()).prop_map(|(client, fate)| Step::Beat(client, fate)),
         8 => client().prop_map(Step::Work),
-        4 => client().prop_map(Step::Start),
+        4 => (client(), speaks).prop_map(|(client, speaks)| Step::Start(client, speaks)),
         1 => client().prop_map(Step::Kill),
         1 => client().prop_map(Step::Leave),
         1 => client().prop_map(Step::Away),
@@ -473,8 +626,12 @@ proptest! {
         model.check_converged();
         // At rest nothing is written any more.
         for client in model.clients.iter().filter(|client| client.running) {
-            let decision = model.world.decide(&client.request()).unwrap();
-            assert_eq!(decision.records, []);
+            if client.speaks == Speaks::Consumer {
+                let decision = model.world.decide(&client.request()).unwrap();
+                assert_eq!(decision.records, []);
+            } else {
+                assert_eq!(classic_heartbeat(model.world.state(), &client.identity()), Ok(()));
+            }
         }
     }
 }

@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::{BufMut, Bytes, BytesMut};
 use corduroy_group::GroupError;
+use corduroy_group::classic::{
+    ClassicLimits, JoinRequest, Joined, MemberIdentity, SyncAnswer, SyncRequest,
+};
 use corduroy_group::consumer::{
-    ConsumerLimits, ConsumerState, Decision, HeartbeatAnswer, HeartbeatRequest, TopicFacts, Topics,
-    heartbeat,
+    ClassicJoin, ConsumerLimits, ConsumerState, Decision, HeartbeatAnswer, HeartbeatRequest,
+    TopicFacts, Topics, classic_join, classic_sync, heartbeat,
 };
 use corduroy_group::records::{Assignment, GroupRecord};
 use corduroy_protocol::ErrorCode;
@@ -75,6 +79,7 @@ pub struct World {
     pub cluster: Cluster,
     pub state: Option<ConsumerState>,
     pub limits: ConsumerLimits,
+    pub classic: ClassicLimits,
 }
 
 impl World {
@@ -91,7 +96,98 @@ impl World {
                 heartbeat_interval: Duration::from_secs(5),
                 members_max: 100,
             },
+            classic: ClassicLimits {
+                session_timeout_min: Duration::from_secs(6),
+                session_timeout_max: Duration::from_secs(1800),
+                initial_rebalance_delay: Duration::from_secs(3),
+                members_max: 100,
+            },
         }
+    }
+
+    pub fn decide_join(&self, request: &JoinRequest) -> ClassicJoin {
+        let nothing = ConsumerState::default();
+        classic_join(
+            GROUP,
+            self.state.as_ref().unwrap_or(&nothing),
+            request,
+            &self.cluster,
+            (&self.limits, &self.classic),
+            1_000,
+        )
+    }
+
+    /// JoinGroup, applied: the member's id and what it was told.
+    pub fn join(&mut self, request: &JoinRequest) -> (String, Result<Joined, ErrorCode>) {
+        let decided = self.decide_join(request);
+        self.apply(&decided.records);
+        let answer = decided.answer;
+        (answer.member_id, answer.result.map_err(|error| error.code))
+    }
+
+    pub fn sync(&self, member_id: &str, generation: i32) -> SyncAnswer {
+        let request = SyncRequest {
+            identity: identity(member_id, generation),
+            protocol_type: None,
+            protocol: None,
+            assignments: BTreeMap::new(),
+        };
+        classic_sync(self.state(), &request, &self.cluster)
+    }
+
+    /// What a member reads in its assignment.
+    pub fn read_assignment(&self, bytes: &[u8]) -> Assignment {
+        let mut input = bytes;
+        let mut take = |count: usize| {
+            let (taken, rest) = input.split_at(count);
+            input = rest;
+            taken.to_vec()
+        };
+        let number = |bytes: Vec<u8>| bytes.iter().fold(0, |all, byte| all << 8 | *byte as usize);
+        let version = number(take(2));
+        assert!(version <= 3, "a version that members know");
+        let mut assignment = Assignment::new();
+        for _ in 0..number(take(4)) {
+            let length = number(take(2));
+            let name = String::from_utf8(take(length)).unwrap();
+            let partitions = (0..number(take(4)))
+                .map(|_| PartitionIndex::new(number(take(4)) as i32))
+                .collect();
+            assignment.insert(self.id(&name), partitions);
+        }
+        assert_eq!(take(4), [0xff; 4], "no user data");
+        assert_eq!(input, [], "nothing more");
+        assignment
+    }
+
+    /// Metadata of a classic member, version 3.
+    pub fn subscription(&self, topics: &[&str], owned: &Assignment, generation: i32) -> Bytes {
+        let mut out = BytesMut::new();
+        let put_name = |out: &mut BytesMut, name: &str| {
+            out.put_i16(name.len() as i16);
+            out.put_slice(name.as_bytes());
+        };
+        out.put_i16(3);
+        out.put_i32(topics.len() as i32);
+        for topic in topics {
+            put_name(&mut out, topic);
+        }
+        out.put_i32(-1);
+        let named: Vec<_> = owned
+            .iter()
+            .filter_map(|(id, partitions)| Some((self.cluster.name(*id)?, partitions)))
+            .collect();
+        out.put_i32(named.len() as i32);
+        for (name, partitions) in named {
+            put_name(&mut out, name);
+            out.put_i32(partitions.len() as i32);
+            for partition in partitions {
+                out.put_i32(partition.get());
+            }
+        }
+        out.put_i32(generation);
+        out.put_i16(-1);
+        out.freeze()
     }
 
     pub fn decide(&self, request: &HeartbeatRequest) -> Result<Decision, GroupError> {
@@ -215,5 +311,31 @@ pub fn of_instance(instance: &str, request: HeartbeatRequest) -> HeartbeatReques
     HeartbeatRequest {
         instance_id: Some(instance.to_owned()),
         ..request
+    }
+}
+
+/// JoinGroup of a classic member; `member_id` empty: it has none yet.
+pub fn classic(member_id: &str, metadata: Bytes) -> JoinRequest {
+    JoinRequest {
+        member_id: member_id.to_owned(),
+        instance_id: None,
+        fresh_member_id: "fresh".to_owned(),
+        requires_known_member_id: true,
+        supports_skip_assignment: true,
+        client_id: "app".to_owned(),
+        client_host: "/127.0.0.1".to_owned(),
+        session_timeout_ms: 10_000,
+        rebalance_timeout_ms: 60_000,
+        protocol_type: "consumer".to_owned(),
+        protocols: vec![("range".to_owned(), metadata)],
+        reason: None,
+    }
+}
+
+pub fn identity(member_id: &str, generation: i32) -> MemberIdentity {
+    MemberIdentity {
+        member_id: member_id.to_owned(),
+        instance_id: None,
+        generation,
     }
 }

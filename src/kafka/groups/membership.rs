@@ -1,5 +1,6 @@
 //! JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
+use bytes::Bytes;
 use corduroy_group::GroupError;
 use corduroy_group::classic::{JoinAnswer, JoinRequest, Leaving, MemberIdentity, SyncRequest};
 use corduroy_protocol::messages::join_group_response::JoinGroupResponseMember;
@@ -35,6 +36,11 @@ pub(super) fn fresh_member_id(ctx: &KafkaContext, prefix: &str) -> String {
 pub(super) fn client_host(ctx: &KafkaContext) -> String {
     ctx.peer
         .map_or_else(|| "/unknown".to_owned(), |peer| format!("/{}", peer.ip()))
+}
+
+/// Bytes that outlive their request without holding its whole frame.
+fn own(bytes: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(bytes)
 }
 
 fn text(text: Option<StrBytes>) -> Option<String> {
@@ -82,7 +88,7 @@ pub async fn join_group(
         protocols: request
             .protocols
             .into_iter()
-            .map(|protocol| (protocol.name.to_string(), protocol.metadata))
+            .map(|protocol| (protocol.name.to_string(), own(&protocol.metadata)))
             .collect(),
         reason: text(request.reason),
     };
@@ -142,7 +148,7 @@ pub async fn sync_group(
         assignments: request
             .assignments
             .into_iter()
-            .map(|row| (row.member_id.to_string(), row.assignment))
+            .map(|row| (row.member_id.to_string(), own(&row.assignment)))
             .collect(),
     };
     let asked = ask(ctx, &request.group_id, |reply| GroupCall::Sync {
