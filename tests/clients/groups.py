@@ -17,6 +17,7 @@ import groups_failover
 import groups_modern
 import groups_reports
 import groups_textbook
+import groups_tools
 from groups_scene import Scene
 
 QUICK = ["group.initial.rebalance.delay.ms=300"]
@@ -25,6 +26,7 @@ CHAPTERS = {
     "textbook": (groups_textbook.SCENARIOS, QUICK),
     "failover": (groups_failover.SCENARIOS, QUICK),
     "modern": (groups_modern.SCENARIOS, [*QUICK, "group.consumer.session.timeout.ms=10000", "group.consumer.heartbeat.interval.ms=1000"]),
+    "tools": (groups_tools.SCENARIOS, [*QUICK, "offsets.topic.segment.bytes=20000", "offsets.topic.num.partitions=3"]),
     "reports": (groups_reports.SCENARIOS, QUICK),
 }
 

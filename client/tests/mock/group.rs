@@ -46,6 +46,8 @@ fn member(client: &Client) -> GroupBuilder {
         .topics(["t"])
         .from(From::Earliest)
         .heartbeat_interval(Duration::from_millis(20))
+        // One record in each batch.
+        .set("max.partition.fetch.bytes", "1")
         // Only what the protocol asks for is committed while a test runs.
         .commit_interval(Duration::from_secs(600))
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use corduroy_group::classic::{JoinRequest, Leaving, MemberIdentity, SyncRequest};
 use corduroy_group::consumer::{
-    ConsumerGroupState, ConsumerState, HeartbeatRequest, check_commit, classic_heartbeat,
+    ConsumerGroupState, ConsumerState, HeartbeatRequest, Topics, check_commit, classic_heartbeat,
     classic_leave, classic_sync, remove_members, topics_changed,
 };
 use corduroy_group::records::{Assignment, GroupRecord};
@@ -262,6 +262,9 @@ impl Model {
         self.births += 1;
         let fresh = format!("client-{client}-{}", self.births);
         let client = &mut self.clients[client];
+        // What has no name any more it cannot name.
+        let cluster = &self.world.cluster;
+        client.owned.retain(|id, _| cluster.name(*id).is_some());
         if client.speaks == Speaks::Eager {
             client.owned.clear();
         }

@@ -24,6 +24,10 @@ const WINDOW_MS_LEAST: u64 = 3_000;
 const HOLD_MS: (u64, u64) = (1_000, 12_000);
 /// Nobody is served while all nodes are without power: what counts is how often, not for how long.
 const HOLD_ALL_MS_MAX: u64 = 2_500;
+/// Percent of the time that the faults that take a node may fill.
+const BUSY_PERCENT: u64 = 70;
+/// What passes between two of them, with their undoing.
+const BETWEEN_MS: u64 = 1_500;
 /// One fault of a kind in so much of a window.
 const EVERY_MS: u64 = 12_000;
 /// The same where a kind has the run to itself.
@@ -56,7 +60,9 @@ pub fn plan(seed: u64, load: Duration, kinds: &[FaultKind]) -> Vec<Step> {
     let mut chance = Chance::fork(seed, 1);
     let windows = windows(&mut chance, load_ms, end_ms, kinds);
     let mut steps = Vec::new();
-    let hold_high = (load_ms / 15).clamp(HOLD_MS.0 * 2, HOLD_MS.1);
+    let hold_high = (load_ms / 15)
+        .min(hold_that_leaves_room(end_ms, kinds))
+        .clamp(HOLD_MS.0 * 2, HOLD_MS.1);
     let every = match kinds.len() {
         1 => EVERY_ALONE_MS,
         _ => EVERY_MS,
@@ -90,6 +96,15 @@ pub fn plan(seed: u64, load: Duration, kinds: &[FaultKind]) -> Vec<Step> {
     }
     steps.sort_by_key(|step| (step.at, step.seed));
     steps
+}
+
+/// The longest hold with which every fault that takes a node comes as often as it has to, one after
+/// the other, and some time is left without any.
+fn hold_that_leaves_room(end_ms: u64, kinds: &[FaultKind]) -> u64 {
+    let taking = kinds.iter().filter(|kind| kind.takes_a_node()).count();
+    let times = (taking * TIMES_EACH).max(1) as u64;
+    let mean = (end_ms * BUSY_PERCENT / 100 / times).saturating_sub(BETWEEN_MS);
+    (mean * 2).saturating_sub(HOLD_MS.0)
 }
 
 fn step(chance: &mut Chance, kind: FaultKind, (from, until): (u64, u64), hold_ms_max: u64) -> Step {
@@ -172,6 +187,25 @@ mod tests {
             }
         }
         assert!(plan(1, Duration::from_secs(60), &[]).is_empty());
+    }
+
+    #[test]
+    fn three_of_each_fit_into_a_full_run() {
+        for seed in 0..20 {
+            let load = Duration::from_secs(300);
+            let steps = plan(seed, load, FaultKind::ALL);
+            let mut times = std::collections::BTreeMap::new();
+            let one_by_one = steps.iter().filter(|step| {
+                let count: &mut usize = times.entry(step.kind).or_default();
+                *count += 1;
+                step.kind.takes_a_node() && *count <= TIMES_EACH
+            });
+            let held: Duration = one_by_one.map(|step| step.hold).sum();
+            assert!(held < load * 3 / 5, "seed {seed}: {held:?} of {load:?}");
+        }
+        let alone = plan(1, Duration::from_secs(300), &[FaultKind::Kill]);
+        let longest = alone.iter().map(|step| step.hold).max();
+        assert!(longest > Some(Duration::from_secs(8)), "{longest:?}");
     }
 
     #[test]
