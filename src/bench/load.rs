@@ -20,6 +20,10 @@ const YIELD_EVERY: u64 = 256;
 /// How late the timer wakes us up where nothing else keeps us.
 const TIMER_SLACK: Duration = Duration::from_micros(1_500);
 
+/// How long the partitions of a fresh topic may take to have leaders, and how often we look.
+const LEADERS_WAIT_MAX: Duration = Duration::from_secs(120);
+const LEADERS_PAUSE: Duration = Duration::from_millis(100);
+
 /// Random bytes that values are cut from.
 const NOISE_BYTES: usize = 1 << 20;
 
@@ -37,13 +41,39 @@ pub(super) struct BenchTopic {
 impl BenchTopic {
     /// Creates a fresh topic, or uses the named one and creates it if need be.
     pub(super) async fn prepare(env: &Env, client: &Client, args: &LoadArgs) -> CliResult<Self> {
-        let (name, is_own) = match &args.topic {
-            Some(name) => (name.clone(), false),
-            None => (format!("bench-{:08x}", env.random_u64() as u32), true),
+        let Some(name) = &args.topic else {
+            return BenchTopic::fresh(env, client, args.partitions, args.replication).await;
         };
+        let mut topic = BenchTopic {
+            name: name.clone(),
+            partitions: args.partitions,
+            is_own: false,
+        };
+        topic.ensure(client, args.replication).await?;
+        Ok(topic)
+    }
+
+    /// Creates a topic that nobody else knows.
+    pub(super) async fn fresh(
+        env: &Env,
+        client: &Client,
+        partitions: i32,
+        replication: Option<i16>,
+    ) -> CliResult<Self> {
+        let mut topic = BenchTopic {
+            name: format!("bench-{:08x}", env.random_u64() as u32),
+            partitions,
+            is_own: true,
+        };
+        topic.ensure(client, replication).await?;
+        Ok(topic)
+    }
+
+    async fn ensure(&mut self, client: &Client, replication: Option<i16>) -> CliResult {
+        let name = &self.name;
         let admin = client.admin();
-        let mut creation = admin.create_topic(&name).partitions(args.partitions);
-        if let Some(replication) = args.replication {
+        let mut creation = admin.create_topic(name).partitions(self.partitions);
+        if let Some(replication) = replication {
             creation = creation.replication(replication);
         }
         creation
@@ -51,15 +81,33 @@ impl BenchTopic {
             .await
             .map_err(|error| client_error(&error, &format!("cannot create the topic {name}")))?;
         let topic = admin
-            .describe_topic(&name)
+            .describe_topic(name)
             .await
             .map_err(|error| client_error(&error, &format!("cannot describe the topic {name}")))?;
-        let partitions = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
-        Ok(BenchTopic {
-            name,
-            partitions,
-            is_own,
-        })
+        self.partitions = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
+        Ok(())
+    }
+
+    /// Waits until every partition has a leader.
+    pub(super) async fn wait_for_leaders(&self, env: &Env, client: &Client) -> CliResult {
+        let name = &self.name;
+        let deadline = env.now() + LEADERS_WAIT_MAX;
+        loop {
+            let topic = client.admin().describe_topic(name).await.map_err(|error| {
+                client_error(&error, &format!("cannot describe the topic {name}"))
+            })?;
+            let orphans = topic.partitions.iter().filter(|at| at.leader.is_none());
+            match orphans.count() {
+                0 => return Ok(()),
+                count if env.now() >= deadline => {
+                    return Err(CliError::failed(format!(
+                        "{count} partitions of {name} have no leader"
+                    ))
+                    .into());
+                }
+                _ => env.sleep(LEADERS_PAUSE).await,
+            }
+        }
     }
 
     /// Deletes what was created for the measurement alone.

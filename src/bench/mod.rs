@@ -4,22 +4,30 @@
 //! Latencies count from the moment a record was due, so a stall is not hidden by the records that
 //! were not sent meanwhile.
 
+mod commits;
 mod consume;
 mod end_to_end;
+mod group;
 mod load;
 mod options;
 mod produce;
 mod report;
 mod spawned;
 mod suite;
+mod suite_groups;
+mod target;
 mod watch;
+mod wire;
 
 use clap::Subcommand;
 
 use crate::cli::{CliResult, Context, print, print_json};
+use commits::CommitsArgs;
+use group::GroupArgs;
 use options::{ConsumeArgs, EndToEndArgs, ProduceArgs};
-use report::Report;
+use report::AnyReport;
 use suite::SuiteArgs;
+use target::Target;
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
@@ -42,7 +50,25 @@ Examples:
   corduroy bench end-to-end --rate 1000 --linger 0 --duration 10s
   corduroy bench end-to-end --partitions 16 --rate 5000 --bytes 100")]
     EndToEnd(EndToEndArgs),
-    /// Rerun the table of docs/benchmarks.md against three nodes of its own
+    /// A group of many members: from its first join until it is stable, at rest, and when one leaves
+    #[command(after_help = "\
+Where no cluster is named, three nodes are started for it.
+
+Examples:
+  corduroy bench group                         1,000 members, 1,000 partitions, classic protocol
+  corduroy bench group --protocol consumer --members 100 --json
+  corduroy bench group --brokers host:9092 --watch-pid 4711")]
+    Group(GroupArgs),
+    /// Offset commits a second, and for each core of the nodes
+    #[command(after_help = "\
+Where no cluster is named, three nodes are started for it.
+
+Examples:
+  corduroy bench commits                       64 groups, one commit at a time each
+  corduroy bench commits --groups 1 --partitions 100 --in-flight 8 --for 30s
+  corduroy bench commits --brokers host:9092 --watch-pid 4711 --json")]
+    Commits(CommitsArgs),
+    /// Rerun the tables of docs/benchmarks.md against three nodes of its own
     #[command(after_help = "\
 Examples:
   corduroy bench suite                         every row, about five minutes
@@ -55,31 +81,46 @@ pub(crate) async fn run(context: &Context, command: BenchCommand) -> CliResult {
         BenchCommand::Produce(args) => {
             let client = crate::cli::connect(context).await?;
             show(
-                &produce::run(&context.env, &client, &args).await?,
+                produce::run(&context.env, &client, &args).await?,
                 args.load.json,
             )
         }
         BenchCommand::Consume(args) => {
             let client = crate::cli::connect(context).await?;
             show(
-                &consume::run(&context.env, &client, &args).await?,
+                consume::run(&context.env, &client, &args).await?,
                 args.load.json,
             )
         }
         BenchCommand::EndToEnd(args) => {
             let client = crate::cli::connect(context).await?;
             show(
-                &end_to_end::run(&context.env, &client, &args).await?,
+                end_to_end::run(&context.env, &client, &args).await?,
                 args.load.json,
             )
+        }
+        BenchCommand::Group(args) => {
+            let target = Target::open(context, &args.watch_pid).await?;
+            let report =
+                group::measure(&context.env, &target.client, &args, &target.pids).await;
+            target.close(&context.env).await?;
+            show(report?, args.json)
+        }
+        BenchCommand::Commits(args) => {
+            let target = Target::open(context, &args.watch_pid).await?;
+            let report =
+                commits::measure(&context.env, &target.client, &args, &target.pids).await;
+            target.close(&context.env).await?;
+            show(report?, args.json)
         }
         BenchCommand::Suite(args) => suite::run(&context.env, &args).await,
     }
 }
 
-fn show(report: &Report, is_json: bool) -> CliResult {
+fn show(report: impl Into<AnyReport>, is_json: bool) -> CliResult {
+    let report = report.into();
     if is_json {
-        print_json(report)?;
+        print_json(&report)?;
     } else {
         print(&report.text())?;
     }

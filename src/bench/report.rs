@@ -5,6 +5,8 @@ use std::fmt::Write;
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
+use super::commits::{self, CommitsReport};
+use super::group::{self, report::GroupReport};
 use super::watch::Watched;
 use crate::cli::plural;
 
@@ -92,6 +94,53 @@ pub struct Report {
     pub watched: Vec<Watched>,
 }
 
+/// A report of any measurement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum AnyReport {
+    Records(Report),
+    Group(GroupReport),
+    Commits(CommitsReport),
+}
+
+impl AnyReport {
+    /// The report for people.
+    pub fn text(&self) -> String {
+        match self {
+            AnyReport::Records(report) => report.text(),
+            AnyReport::Group(report) => report.text(),
+            AnyReport::Commits(report) => report.text(),
+        }
+    }
+
+    /// The report as a row of its kind's table.
+    pub fn markdown_row(&self) -> String {
+        match self {
+            AnyReport::Records(report) => markdown_row(report),
+            AnyReport::Group(report) => group::report::markdown_row(report),
+            AnyReport::Commits(report) => commits::markdown_row(report),
+        }
+    }
+}
+
+impl From<Report> for AnyReport {
+    fn from(report: Report) -> AnyReport {
+        AnyReport::Records(report)
+    }
+}
+
+impl From<GroupReport> for AnyReport {
+    fn from(report: GroupReport) -> AnyReport {
+        AnyReport::Group(report)
+    }
+}
+
+impl From<CommitsReport> for AnyReport {
+    fn from(report: CommitsReport) -> AnyReport {
+        AnyReport::Commits(report)
+    }
+}
+
 fn as_object<S: Serializer>(
     settings: &[(&'static str, String)],
     serializer: S,
@@ -173,14 +222,7 @@ impl Report {
         }
         let _ = writeln!(text, "  this process  {:.2} CPU s", self.client_cpu_seconds);
         for watched in &self.watched {
-            let _ = writeln!(
-                text,
-                "  process {:<6} {:.2} CPU s ({:.2} cores)   RSS {:.1} MiB",
-                watched.pid,
-                watched.cpu_seconds,
-                watched.cores,
-                watched.resident_bytes as f64 / 1_048_576.0
-            );
+            let _ = writeln!(text, "{}", watched.line());
         }
         text
     }

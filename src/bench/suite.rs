@@ -9,15 +9,12 @@ use corduroy_env::Env;
 
 use super::load::BenchTopic;
 use super::options::{EndToEndArgs, LoadArgs, ProduceArgs, ProducerArgs};
-use super::report::{Report, markdown_head, markdown_row};
+use super::report::{AnyReport, Report, markdown_head, markdown_row};
 use super::spawned::SpawnedCluster;
+use super::suite_groups::{self, GroupsRow};
+use super::target::wait_for;
 use super::{consume, end_to_end, produce};
-use crate::cli::{
-    AcksArg, CliError, CliResult, Codec, Stop, connect_to, parse_duration, print, print_json,
-};
-
-/// How long the nodes may take until they form a cluster.
-const START_WAIT_MAX: Duration = Duration::from_secs(60);
+use crate::cli::{AcksArg, CliError, CliResult, Codec, parse_duration, print, print_json};
 
 /// Bytes that the rows for reading write first.
 const CONSUME_BYTES: u64 = 1 << 30;
@@ -151,19 +148,16 @@ fn rows() -> Vec<Row> {
 }
 
 pub(super) async fn run(env: &Env, args: &SuiteArgs) -> CliResult {
-    let rows: Vec<Row> = rows()
-        .into_iter()
-        .filter(|row| {
-            args.only
-                .as_ref()
-                .is_none_or(|only| row.name().contains(only))
-        })
-        .collect();
-    if rows.is_empty() {
+    let is_asked = |name: String| args.only.as_ref().is_none_or(|only| name.contains(only));
+    let mut rows = rows();
+    rows.retain(|row| is_asked(row.name()));
+    let mut groups = suite_groups::rows();
+    groups.retain(|row| is_asked(row.name()));
+    if rows.is_empty() && groups.is_empty() {
         return Err(CliError::usage("no row has a name with that text").into());
     }
     let mut cluster = SpawnedCluster::start(env, args.nodes.into(), args.dir.as_deref()).await?;
-    let result = measure_all(env, args, &rows, &mut cluster).await;
+    let result = measure_all(env, args, &rows, &groups, &mut cluster).await;
     cluster.stop(env).await;
     result
 }
@@ -172,51 +166,45 @@ async fn measure_all(
     env: &Env,
     args: &SuiteArgs,
     rows: &[Row],
+    groups: &[GroupsRow],
     cluster: &mut SpawnedCluster,
 ) -> CliResult {
-    let client = wait_for(env, args, cluster).await?;
-    let mut reports = Vec::new();
+    let client = wait_for(env, cluster, args.nodes).await?;
+    let mut reports: Vec<AnyReport> = Vec::new();
     if !args.json {
-        print(&format!("{}\n\n{}", machine(args), markdown_head()))?;
+        print(&format!("{}\n", machine(args)))?;
+    }
+    if !args.json && !rows.is_empty() {
+        print(&format!("\n{}", markdown_head()))?;
     }
     for row in rows {
         eprintln!("{}", row.name());
         cluster.check()?;
         let report = measure(env, &client, args, row, &cluster.pids()).await?;
         if args.json {
-            reports.push(report);
+            reports.push(report.into());
         } else {
             print(&markdown_row(&report))?;
         }
+    }
+    let mut table = None;
+    for row in groups {
+        eprintln!("{}", row.name());
+        cluster.check()?;
+        let report = row.measure(env, &client, args, &cluster.pids()).await?;
+        if args.json {
+            reports.push(report);
+            continue;
+        }
+        if table.replace(row.table()) != Some(row.table()) {
+            print(&format!("\n{}", row.head()))?;
+        }
+        print(&report.markdown_row())?;
     }
     if args.json {
         print_json(&reports)?;
     }
     Ok(())
-}
-
-/// Waits until all nodes have joined.
-async fn wait_for(env: &Env, args: &SuiteArgs, cluster: &mut SpawnedCluster) -> CliResult<Client> {
-    let deadline = env.now() + START_WAIT_MAX;
-    loop {
-        cluster.check()?;
-        let last = match connect_to(&cluster.brokers()).await {
-            Ok(client) => match client.admin().describe_cluster().await {
-                Ok(view) if view.brokers.len() >= usize::from(args.nodes) => return Ok(client),
-                Ok(view) => format!("{} nodes", view.brokers.len()),
-                Err(error) => error.to_string(),
-            },
-            Err(Stop::Error(error)) => error.to_string(),
-            Err(stop) => return Err(stop),
-        };
-        if env.now() >= deadline {
-            return Err(CliError::failed("the nodes did not form a cluster")
-                .fact("waited", format!("{} s", START_WAIT_MAX.as_secs()))
-                .fact("last", last)
-                .into());
-        }
-        env.sleep(Duration::from_millis(100)).await;
-    }
 }
 
 async fn measure(

@@ -27,6 +27,19 @@ pub struct Watched {
     pub resident_bytes: u64,
 }
 
+impl Watched {
+    /// One line of a report for people.
+    pub fn line(&self) -> String {
+        format!(
+            "  process {:<6} {:.2} CPU s ({:.2} cores)   RSS {:.1} MiB",
+            self.pid,
+            self.cpu_seconds,
+            self.cores,
+            self.resident_bytes as f64 / 1_048_576.0
+        )
+    }
+}
+
 /// Processes under watch since their start values were taken.
 pub struct Watch {
     starts: Vec<(u32, Usage)>,
@@ -81,6 +94,43 @@ pub fn usage(pid: u32) -> Option<Usage> {
     })
 }
 
+/// Which of the processes listens on a TCP port of this machine; `None` if none of them does, or
+/// if it is not ours to see.
+pub fn listener(pids: &[u32], port: u16) -> Option<u32> {
+    let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .filter_map(|table| fs::read_to_string(table).ok())
+        .flat_map(|table| listening_inodes(&table, port))
+        .map(|inode| format!("socket:[{inode}]"))
+        .collect();
+    pids.iter().copied().find(|pid| {
+        fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|descriptors| {
+            descriptors.flatten().any(|descriptor| {
+                fs::read_link(descriptor.path()).is_ok_and(|target| {
+                    sockets
+                        .iter()
+                        .any(|socket| target.as_os_str() == socket.as_str())
+                })
+            })
+        })
+    })
+}
+
+/// The inodes of the sockets that listen on a port, of a table as `/proc/net/tcp` shows it
+/// (proc(5)): number, local address, remote address, state, ..., the inode tenth.
+fn listening_inodes(table: &str, port: u16) -> Vec<u64> {
+    const LISTEN: &str = "0A";
+    let end = format!(":{port:04X}");
+    table
+        .lines()
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let is_it = fields.get(1)?.ends_with(&end) && *fields.get(3)? == LISTEN;
+            is_it.then(|| fields.get(9)?.parse().ok())?
+        })
+        .collect()
+}
+
 /// User and system ticks of a line of `/proc/PID/stat`. The name in it may hold anything, so
 /// fields are counted from its closing parenthesis (proc(5)).
 fn cpu_ticks(stat: &str) -> Option<u64> {
@@ -111,6 +161,34 @@ mod tests {
             resident_bytes("VmPeak:\t 9 kB\nVmRSS:\t   12 kB\n"),
             Some(12 * 1024)
         );
+    }
+
+    #[test]
+    fn only_listeners_of_the_port_itself_are_found() {
+        let table = "\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:2384 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 501 1
+   1: 0100007F:2384 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 502 1
+   2: 0100007F:2385 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 503 1
+   3: cut
+";
+        assert_eq!(listening_inodes(table, 9092), [501]);
+        assert_eq!(listening_inodes(table, 9093), [503]);
+        assert!(listening_inodes(table, 9094).is_empty());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_listener_is_known_by_its_port() {
+        let env = corduroy_env::Env::real();
+        let listening = env
+            .listen(([127, 0, 0, 1], 0).into())
+            .await
+            .expect("a port");
+        let port = listening.local_addr().expect("bound").port();
+        let pid = std::process::id();
+        assert_eq!(listener(&[u32::MAX, pid], port), Some(pid));
+        drop(listening);
+        assert_eq!(listener(&[u32::MAX], port), None);
     }
 
     #[test]

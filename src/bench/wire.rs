@@ -279,7 +279,10 @@ impl Link {
     ///
     /// # Errors
     /// The connection's; a refusal that waiting does not help against.
-    pub(super) async fn find_coordinators(&mut self, groups: &[String]) -> CliResult<Vec<Endpoint>> {
+    pub(super) async fn find_coordinators(
+        &mut self,
+        groups: &[String],
+    ) -> CliResult<Vec<Endpoint>> {
         let keys: Vec<StrBytes> = groups.iter().map(|group| text(group)).collect();
         let deadline = self.env.now() + COORDINATOR_WAIT_MAX;
         loop {
@@ -296,12 +299,13 @@ impl Link {
                     refusal = Some(coordinator.error_code);
                     continue;
                 }
-                let at =
-                    Endpoint::new(coordinator.node_id.0, &coordinator.host, coordinator.port)?;
+                let at = Endpoint::new(coordinator.node_id.0, &coordinator.host, coordinator.port)?;
                 found.insert(coordinator.key.to_string(), at);
             }
-            let all: Option<Vec<Endpoint>> =
-                groups.iter().map(|group| found.get(group).cloned()).collect();
+            let all: Option<Vec<Endpoint>> = groups
+                .iter()
+                .map(|group| found.get(group).cloned())
+                .collect();
             match (all, refusal) {
                 (Some(all), None) => return Ok(all),
                 (None, None) => return Err(self.broken("a group without an answer").into()),

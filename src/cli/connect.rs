@@ -14,6 +14,9 @@ use super::error::{CliError, CliResult};
 /// Where a cluster is looked for if nobody says where: a node's own default.
 const BROKERS_DEFAULT: &str = "127.0.0.1:9092";
 
+/// Where [`BROKERS_DEFAULT`] is said to come from.
+const SOURCE_DEFAULT: &str = "the default";
+
 /// How long a command tries before it gives up, unless the properties file says otherwise. Shorter
 /// than Kafka's minute: somebody is waiting at a terminal.
 const API_WAIT_MAX: Duration = Duration::from_secs(20);
@@ -64,9 +67,16 @@ fn brokers(flag: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Bro
         }
     }
     Brokers {
-        source: "the default",
+        source: SOURCE_DEFAULT,
         servers: BROKERS_DEFAULT.to_owned(),
     }
+}
+
+/// Whether anybody said which cluster is meant: the command line, a properties file or the
+/// environment.
+pub(crate) fn names_a_cluster(args: &ConnectArgs) -> bool {
+    let found = brokers(args.brokers.as_deref(), |name| std::env::var(name).ok());
+    args.client_config.is_some() || found.source != SOURCE_DEFAULT
 }
 
 /// Connects as the command line says.

@@ -39,7 +39,7 @@ use clap::{Parser, Subcommand};
 use corduroy_env::Env;
 
 pub(crate) use beside::{beside, meanwhile};
-pub(crate) use connect::{ConnectArgs, client_error, connect, connect_to};
+pub(crate) use connect::{ConnectArgs, client_error, connect, connect_to, names_a_cluster};
 pub(crate) use error::{CliError, CliResult, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Stop};
 pub(crate) use output::{plural, print, print_json, show_count, show_ids};
 pub(crate) use produce::{AcksArg, Codec};
@@ -275,6 +275,8 @@ mod tests {
             "config docs",
             "debug log-dump dir --verify",
             "bench produce --records 1000 --bytes 100 --json",
+            "bench group --members 100 --partitions 50 --protocol consumer --json",
+            "bench commits --groups 10 --partitions 5 --in-flight 4 --for 10s",
             "bench suite",
         ] {
             let words = std::iter::once("corduroy").chain(line.split_whitespace());

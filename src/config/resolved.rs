@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+use corduroy_group::consumer::MigrationPolicy;
+
 use super::effective::{Facts, cluster_value, topic_value};
 use super::key::list_items;
 use super::table;
@@ -150,6 +152,8 @@ pub struct GroupConfigs {
     pub consumer_heartbeat_interval: Duration,
     /// `group.consumer.max.size`
     pub consumer_members_max: usize,
+    /// `group.consumer.migration.policy`
+    pub consumer_migration: MigrationPolicy,
 }
 
 impl GroupConfigs {
@@ -171,6 +175,10 @@ impl GroupConfigs {
             consumer_session_timeout: millis("group.consumer.session.timeout.ms", 45_000),
             consumer_heartbeat_interval: millis("group.consumer.heartbeat.interval.ms", 5000),
             consumer_members_max: number(&text("group.consumer.max.size"), i32::MAX as usize),
+            consumer_migration: MigrationPolicy::from_name(&text(
+                "group.consumer.migration.policy",
+            ))
+            .unwrap_or(MigrationPolicy::Bidirectional),
         }
     }
 }

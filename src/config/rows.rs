@@ -469,6 +469,22 @@ pub const CLUSTER: &[ConfigKey] = &[
         .between(1, INT_MAX)
         .doc("The most members of one group of the consumer protocol.")
         .enforced(),
+    cluster(
+        "group.consumer.migration.policy",
+        Kind::String,
+        "bidirectional",
+    )
+    .allowed(Allowed::OneOf(&[
+        "disabled",
+        "upgrade",
+        "downgrade",
+        "bidirectional",
+    ]))
+    .doc(
+        "Which ways a group with members may change its protocol: to the consumer protocol when \
+         a member comes that speaks it, and back to the classic one when the last such member goes.",
+    )
+    .enforced(),
 ];
 
 /// One topic, live: CreateTopics and IncrementalAlterConfigs on the topic resource.

@@ -6,8 +6,8 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use corduroy_group::consumer::{
-    ConsumerLimits, ConsumerState, Expiry, HeartbeatAnswer, HeartbeatRequest, MemberType, Timers,
-    describe, from_classic, heartbeat, remove_members, topics_changed,
+    ConsumerState, Expiry, HeartbeatAnswer, HeartbeatRequest, MemberType, Timers, describe,
+    remove_members, topics_changed,
 };
 use corduroy_group::records::GroupRecord;
 use corduroy_group::table::GroupKind;
@@ -20,6 +20,7 @@ use crate::config::GroupConfigs;
 
 use super::call::{ConsumerDescription, ConsumerMemberDescription, Reply};
 use super::coordinator::Coordinator;
+use super::migration::{ClassicTask, ClassicThen};
 use super::topics::ImageTopics;
 
 /// Decisions of one group that wait; beyond it members are asked to try again.
@@ -38,28 +39,43 @@ struct Running {
 }
 
 /// What is to be decided about a group.
-enum Task {
+pub(super) enum Task {
     Heartbeat(
         Box<HeartbeatRequest>,
         Reply<Result<HeartbeatAnswer, GroupError>>,
     ),
+    Classic(ClassicTask),
     Remove(Vec<String>),
     LookAtTopics,
 }
 
+impl Task {
+    /// Answers whoever waits for it, if somebody does.
+    fn refuse(self, code: ErrorCode) {
+        match self {
+            Task::Heartbeat(_, reply) => {
+                let _gone = reply.send(Err(code.into()));
+            }
+            Task::Classic(task) => task.refuse(code.into()),
+            Task::Remove(_) | Task::LookAtTopics => {}
+        }
+    }
+}
+
 /// What a task came to.
-enum Decided {
+pub(super) enum Decided {
     Answered,
     Write(Vec<GroupRecord>, Then),
 }
 
 /// What follows when a decision's records are applied.
-enum Then {
+pub(super) enum Then {
     Answer(
         String,
         Box<HeartbeatAnswer>,
         Reply<Result<HeartbeatAnswer, GroupError>>,
     ),
+    Classic(ClassicThen),
     Again(Task),
     Nothing,
 }
@@ -95,6 +111,17 @@ impl ConsumerGroups {
     pub(super) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
+
+    /// Whether the group has members, or something is to be decided about it.
+    pub(super) fn runs(&self, name: &str) -> bool {
+        self.0.borrow().contains_key(name)
+    }
+
+    pub(super) fn with_timers(&self, name: &str, act: impl FnOnce(&mut Timers)) {
+        if let Some(running) = self.0.borrow_mut().get_mut(name) {
+            act(&mut running.timers);
+        }
+    }
 }
 
 impl Running {
@@ -122,7 +149,7 @@ impl Coordinator {
         self.hand_in(name, Task::Heartbeat(Box::new(request), reply));
     }
 
-    fn hand_in(self: &Rc<Self>, name: String, task: Task) {
+    pub(super) fn hand_in(self: &Rc<Self>, name: String, task: Task) {
         let configs = self.configs();
         let refused = {
             let mut groups = self.consumers.0.borrow_mut();
@@ -136,8 +163,8 @@ impl Coordinator {
                 Some(task)
             }
         };
-        if let Some(Task::Heartbeat(_, reply)) = refused {
-            let _gone = reply.send(Err(ErrorCode::CoordinatorLoadInProgress.into()));
+        if let Some(task) = refused {
+            task.refuse(ErrorCode::CoordinatorLoadInProgress);
         }
         self.decide_next(&name);
     }
@@ -201,9 +228,11 @@ impl Coordinator {
                 };
                 let ids: Vec<&str> = members.iter().map(String::as_str).collect();
                 let records = remove_members(name, state, &ids);
+                let down = self.downgraded(name, state, &records, &topics, moment.now_ms);
                 drop(machine);
-                Decided::Write(records, Then::Nothing)
+                Decided::Write(down.unwrap_or(records), Then::Nothing)
             }
+            Task::Classic(task) => self.decide_classic(name, task, &topics, moment.now_ms),
             Task::Heartbeat(request, reply) => {
                 match self.judge_heartbeat(name, &request, &topics, moment.now_ms) {
                     Err(error) => {
@@ -222,48 +251,6 @@ impl Coordinator {
                 }
             }
         }
-    }
-
-    fn judge_heartbeat(
-        &self,
-        name: &str,
-        request: &HeartbeatRequest,
-        topics: &ImageTopics,
-        now_ms: i64,
-    ) -> Result<(Vec<GroupRecord>, HeartbeatAnswer), GroupError> {
-        let configs = self.configs();
-        let limits = ConsumerLimits {
-            session_timeout: configs.consumer_session_timeout,
-            heartbeat_interval: configs.consumer_heartbeat_interval,
-            members_max: configs.consumer_members_max,
-        };
-        if self.running(name, |_| ()).is_some() {
-            return Err(GroupError::new(
-                ErrorCode::GroupIdNotFound,
-                format!("group {name} has members that use the classic protocol"),
-            ));
-        }
-        let machine = self.partition.machine();
-        let group = machine.groups().and_then(|table| table.get(name));
-        let (mut records, decision) = match group.map(|group| (&group.kind, group.last_generation))
-        {
-            Some((GroupKind::Consumer(state), _)) => (
-                Vec::new(),
-                heartbeat(name, Some(state), request, topics, &limits, now_ms)?,
-            ),
-            Some((GroupKind::Classic(value), last_generation)) => {
-                let conversion = from_classic(name, value, last_generation)?;
-                let state = Some(&conversion.state);
-                let decision = heartbeat(name, state, request, topics, &limits, now_ms)?;
-                (conversion.records, decision)
-            }
-            Some((GroupKind::Simple, _)) | None => (
-                Vec::new(),
-                heartbeat(name, None, request, topics, &limits, now_ms)?,
-            ),
-        };
-        records.extend(decision.records);
-        Ok((records, decision.answer))
     }
 
     fn write_decision(
@@ -285,6 +272,7 @@ impl Coordinator {
                 return;
             }
             coordinator.applied(&name, &records, outcome.is_ok());
+            coordinator.resume_classic(&name);
             match (then, outcome) {
                 (Then::Answer(member, answer, reply), Ok(())) => {
                     coordinator.heard(&name, &member);
@@ -293,8 +281,10 @@ impl Coordinator {
                 (Then::Answer(_, _, reply), Err(code)) => {
                     let _gone = reply.send(Err(code.into()));
                 }
-                (Then::Again(Task::Heartbeat(_, reply)), Err(code)) => {
-                    let _gone = reply.send(Err(code.into()));
+                (Then::Classic(then), Ok(())) => coordinator.tell_classic(&name, then),
+                (Then::Classic(then), Err(code)) => then.refuse(code),
+                (Then::Again(task @ (Task::Heartbeat(..) | Task::Classic(_))), Err(code)) => {
+                    task.refuse(code);
                 }
                 (Then::Again(task), _) => {
                     if let Some(running) = coordinator.consumers.0.borrow_mut().get_mut(&name) {
@@ -344,7 +334,7 @@ impl Coordinator {
         }
     }
 
-    fn heard(&self, name: &str, member: &str) {
+    pub(super) fn heard(&self, name: &str, member: &str) {
         let now = self.moment().now;
         let timeout = self.configs().consumer_session_timeout;
         if let Some(running) = self.consumers.0.borrow_mut().get_mut(name) {
@@ -378,6 +368,8 @@ impl Coordinator {
                     let why = match why {
                         Expiry::Session => "it was silent for its session timeout",
                         Expiry::Revocation => "it did not give up its partitions in time",
+                        Expiry::Join => "it did not join again in time",
+                        Expiry::Sync => "it did not sync in time",
                         Expiry::Join => "it did not rejoin in time",
                         Expiry::Sync => "it did not ask for its assignment in time",
                     };

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use corduroy_env::Env;
 use corduroy_group::classic::{
-    ClassicGroup, ClassicLimits, Effect, JoinAnswer, JoinRequest, Leaving, MemberIdentity,
-    SyncAnswer, SyncRequest, Ticket, validate_group_id,
+    ClassicGroup, ClassicLimits, Effect, JoinAnswer, MemberIdentity, SyncAnswer, Ticket,
+    validate_group_id,
 };
 use corduroy_group::consumer::to_classic;
 use corduroy_group::records::GroupRecord;
@@ -25,7 +25,8 @@ use crate::metadata::MetadataView;
 use crate::partition::Partition;
 
 use super::call::{GroupCall, Reply};
-use super::consumer::ConsumerGroups;
+use super::consumer::{ConsumerGroups, Task};
+use super::migration::ClassicTask;
 use super::topics::GoneTopics;
 use super::writer::Writer;
 
@@ -168,24 +169,22 @@ impl Coordinator {
                 group,
                 request,
                 reply,
-            } => self.join(group, request, reply),
+            } => self.classic(group, ClassicTask::Join(Box::new(request), reply)),
             GroupCall::Sync {
                 group,
                 request,
                 reply,
-            } => self.sync(group, request, reply),
+            } => self.classic(group, ClassicTask::Sync(Box::new(request), reply)),
             GroupCall::Heartbeat {
                 group,
                 identity,
                 reply,
-            } => {
-                let _gone = reply.send(self.heartbeat(&group, &identity));
-            }
+            } => self.classic(group, ClassicTask::Heartbeat(identity, reply)),
             GroupCall::Leave {
                 group,
                 members,
                 reply,
-            } => self.leave(group, members, reply),
+            } => self.classic(group, ClassicTask::Leave(members, reply)),
             GroupCall::Commit {
                 group,
                 request,
@@ -357,7 +356,7 @@ impl Coordinator {
     /// The one door to a classic group: runs `act` on it, then does what follows from it. A group
     /// that is not running begins as its durable state says; one that has nothing left to wait for
     /// is let go of.
-    fn with_group<R>(
+    pub(super) fn with_group<R>(
         self: &Rc<Self>,
         name: &str,
         act: impl FnOnce(&mut ClassicGroup, Moment, &mut Vec<Effect>) -> R,
@@ -422,6 +421,11 @@ impl Coordinator {
         match effect {
             Effect::Persist(write, value) => {
                 let Ok(term) = self.serving() else { return };
+                if self.has_consumer_members(name) {
+                    // Its change of protocol was given up for lost, and came after all.
+                    self.close_running(name, ErrorCode::RebalanceInProgress);
+                    return;
+                }
                 let mut records = self.make_classic(name);
                 records.push(GroupRecord::Classic {
                     group: name.to_owned(),
@@ -452,7 +456,7 @@ impl Coordinator {
         let machine = self.partition.machine();
         let state = machine.groups().and_then(|table| table.get(name));
         match state.map(|state| &state.kind) {
-            // Law: a consumer group with members was refused at the door.
+            // Law: classic members of a consumer group with members do not come this way.
             Some(GroupKind::Consumer(consumer)) => to_classic(name, consumer).unwrap_or_default(),
             _ => Vec::new(),
         }
@@ -491,82 +495,50 @@ impl Coordinator {
         ticket
     }
 
-    fn join(self: &Rc<Self>, name: String, request: JoinRequest, reply: Reply<JoinAnswer>) {
-        let refuse = |reply: Reply<JoinAnswer>, member_id: String, error: GroupError| {
-            let _gone = reply.send(JoinAnswer {
-                member_id,
-                result: Err(error),
-            });
-        };
-        if let Err(error) = self.may_be_classic(&name) {
-            return refuse(reply, request.member_id, error);
+    /// What a classic member asks, of whichever machine its group has.
+    fn classic(self: &Rc<Self>, name: String, task: ClassicTask) {
+        let may = validate_group_id(&name).and_then(|()| Ok(self.serving()?));
+        match may {
+            Err(error) => task.refuse(error),
+            Ok(_) if self.is_consumer(&name) => self.hand_in(name, Task::Classic(task)),
+            Ok(_) => self.serve_classic(name, task),
         }
-        debug!(
-            group = name,
-            member = request.member_id,
-            reason = request.reason,
-            "joins"
-        );
-        let ticket = self.ticket(Waiter::Join(name.clone(), reply));
-        self.with_group(&name, |group, moment, effects| {
-            group.join(request, ticket, moment.now, moment.now_ms, effects);
-        });
     }
 
-    fn sync(self: &Rc<Self>, name: String, request: SyncRequest, reply: Reply<SyncAnswer>) {
-        if let Err(error) = self.may_be_classic(&name) {
-            let _gone = reply.send(Err(error));
-            return;
-        }
-        let ticket = self.ticket(Waiter::Sync(name.clone(), reply));
-        self.with_group(&name, |group, moment, effects| {
-            group.sync(request, ticket, moment.now, effects);
-        });
-    }
-
-    fn heartbeat(self: &Rc<Self>, name: &str, identity: &MemberIdentity) -> Result<(), GroupError> {
-        self.may_be_classic(name)?;
-        self.with_group(name, |group, moment, _| {
-            group.heartbeat(identity, moment.now)
-        })
-        .unwrap_or(Err(ErrorCode::NotCoordinator.into()))
-    }
-
-    fn leave(
-        self: &Rc<Self>,
-        name: String,
-        members: Vec<Leaving>,
-        reply: Reply<Result<Vec<Result<(), GroupError>>, GroupError>>,
-    ) {
-        let result = match self.may_be_classic(&name) {
-            Ok(()) => self
-                .with_group(&name, |group, moment, effects| {
+    /// What a member asks of a classic group.
+    pub(super) fn serve_classic(self: &Rc<Self>, name: String, task: ClassicTask) {
+        match task {
+            ClassicTask::Join(request, reply) => {
+                debug!(
+                    group = name,
+                    member = request.member_id,
+                    reason = request.reason,
+                    "joins"
+                );
+                let ticket = self.ticket(Waiter::Join(name.clone(), reply));
+                self.with_group(&name, |group, moment, effects| {
+                    group.join(*request, ticket, moment.now, moment.now_ms, effects);
+                });
+            }
+            ClassicTask::Sync(request, reply) => {
+                let ticket = self.ticket(Waiter::Sync(name.clone(), reply));
+                self.with_group(&name, |group, moment, effects| {
+                    group.sync(*request, ticket, moment.now, effects);
+                });
+            }
+            ClassicTask::Heartbeat(identity, reply) => {
+                let answer = self.with_group(&name, |group, moment, _| {
+                    group.heartbeat(&identity, moment.now)
+                });
+                let answer = answer.unwrap_or(Err(ErrorCode::NotCoordinator.into()));
+                let _gone = reply.send(answer);
+            }
+            ClassicTask::Leave(members, reply) => {
+                let answer = self.with_group(&name, |group, moment, effects| {
                     group.leave(members, moment.now, moment.now_ms, effects)
-                })
-                .ok_or(ErrorCode::NotCoordinator.into()),
-            // Old clients leave whatever they are in; there is nothing to leave classic members.
-            Err(error) if error.code == ErrorCode::GroupIdNotFound => {
-                Err(GroupError::from(ErrorCode::UnknownMemberId))
+                });
+                let _gone = reply.send(answer.ok_or(ErrorCode::NotCoordinator.into()));
             }
-            Err(error) => Err(error),
-        };
-        let _gone = reply.send(result);
-    }
-
-    /// Whether this coordinator acts, and the group may be one of the classic protocol.
-    fn may_be_classic(&self, name: &str) -> Result<(), GroupError> {
-        validate_group_id(name)?;
-        self.serving()?;
-        let machine = self.partition.machine();
-        let state = machine.groups().and_then(|table| table.get(name));
-        match state.map(|state| &state.kind) {
-            Some(GroupKind::Consumer(consumer)) if !consumer.members().is_empty() => {
-                Err(GroupError::new(
-                    ErrorCode::InconsistentGroupProtocol,
-                    format!("group {name} has members of the consumer protocol (KIP-848)"),
-                ))
-            }
-            _ => Ok(()),
         }
     }
 
@@ -603,6 +575,21 @@ impl Coordinator {
         self.with_group(name, |group, moment, _| {
             group.check_commit(identity, moment.now)
         })
+    }
+
+    /// A classic group ends: whoever is parked in it is told `code`.
+    pub(super) fn close_running(&self, name: &str, code: ErrorCode) {
+        let running = {
+            let mut reign = self.reign.borrow_mut();
+            reign.as_mut().and_then(|reign| reign.remove(name))
+        };
+        let mut effects = Vec::new();
+        if let Some(mut running) = running {
+            running.group.close(code, &mut effects);
+        }
+        for effect in effects {
+            self.answer(effect);
+        }
     }
 
     /// A deleted group: nobody waits in it, and nothing of it runs.
@@ -686,17 +673,16 @@ impl Reign {
         }
     }
 
-    fn remove(&mut self, name: &str) {
-        if let Some(Running {
-            deadline: Some(at), ..
-        }) = self.groups.remove(name)
-        {
+    fn remove(&mut self, name: &str) -> Option<Running> {
+        let running = self.groups.remove(name)?;
+        if let Some(at) = running.deadline {
             self.deadlines.remove(&(at, name.to_owned()));
         }
+        Some(running)
     }
 }
 
-fn classic_limits(configs: &GroupConfigs) -> ClassicLimits {
+pub(super) fn classic_limits(configs: &GroupConfigs) -> ClassicLimits {
     ClassicLimits {
         session_timeout_min: configs.session_timeout_min,
         session_timeout_max: configs.session_timeout_max,

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `coordinator` | one coordinator per replica: whether it may act, the classic groups, their timers |
 //! | `consumer` | the groups of the consumer protocol (KIP-848) |
+//! | `migration` | classic members of those, and groups that change their protocol |
 //! | `offsets` | commits, fetches, deletion and expiry of offsets |
 //! | `admin` | list, describe, delete |
 //! | `topics` | the cluster's topics, as assignors see them |
@@ -20,6 +21,7 @@ mod admin;
 mod call;
 mod consumer;
 mod coordinator;
+mod migration;
 mod offsets;
 mod refresh;
 mod topics;

@@ -89,6 +89,12 @@ impl Coordinator {
                 let identity = &request.identity;
                 check_commit(consumer, &identity.member_id, identity.generation)
             }
+            // Members that do not run: their group is just becoming one of the consumer protocol.
+            Some(GroupKind::Classic(value))
+                if !value.members.is_empty() && self.running(group, |_| ()).is_none() =>
+            {
+                return Err(ErrorCode::CoordinatorLoadInProgress);
+            }
             _ => judge_simple(state, &request.identity, request.api_version),
         };
         judged.map_err(|error| error.code)
@@ -285,7 +291,17 @@ impl Coordinator {
                 None => Subscribed::Everything,
             }
         });
-        subscribed.unwrap_or(Subscribed::Nothing)
+        subscribed.unwrap_or_else(|| {
+            let machine = self.partition.machine();
+            let state = machine.groups().and_then(|table| table.get(name));
+            match state.map(|state| &state.kind) {
+                // Members that do not run: their group is just changing its protocol.
+                Some(GroupKind::Classic(value)) if !value.members.is_empty() => {
+                    Subscribed::Everything
+                }
+                _ => Subscribed::Nothing,
+            }
+        })
     }
 }
 

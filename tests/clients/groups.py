@@ -26,7 +26,7 @@ CHAPTERS = {
     "textbook": (groups_textbook.SCENARIOS, QUICK),
     "failover": (groups_failover.SCENARIOS, QUICK),
     "modern": (groups_modern.SCENARIOS, [*QUICK, "group.consumer.session.timeout.ms=10000", "group.consumer.heartbeat.interval.ms=1000"]),
-    "tools": (groups_tools.SCENARIOS, [*QUICK, "offsets.topic.segment.bytes=20000", "offsets.topic.num.partitions=3"]),
+    "tools": (groups_tools.SCENARIOS, [*QUICK, "offsets.topic.segment.bytes=20000", "offsets.topic.num.partitions=3", "log.retention.check.interval.ms=1000"]),
     "reports": (groups_reports.SCENARIOS, QUICK),
 }
 

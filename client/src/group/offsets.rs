@@ -147,11 +147,10 @@ pub(crate) async fn fetch(
     fetched(&answer)
 }
 
-fn fetch_request(
-    version: i16,
-    group: &str,
-    topics: Option<&BTreeMap<Arc<str>, Vec<(i32, ())>>>,
-) -> OffsetFetchRequest {
+/// Partitions by topic.
+type Wanted = BTreeMap<Arc<str>, Vec<(i32, ())>>;
+
+fn fetch_request(version: i16, group: &str, topics: Option<&Wanted>) -> OffsetFetchRequest {
     let indexes = |partitions: &[(i32, ())]| partitions.iter().map(|(index, ())| *index).collect();
     // An offset that an open transaction may still replace is waited for (KIP-447).
     let request = OffsetFetchRequest::default().with_require_stable(version >= 7);

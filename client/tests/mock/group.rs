@@ -148,11 +148,9 @@ async fn two_members_share_and_nothing_is_read_twice() {
         let mut seen = read(&mut first, 40).await;
         let joining = member(&client).strategies([strategy]).join();
         tokio::pin!(joining);
-        let mut second = loop {
-            tokio::select! {
-                joined = &mut joining => break joined.expect("joins"),
-                batch = first.next() => panic!("{strategy:?}: read again: {batch:?}"),
-            }
+        let mut second = tokio::select! {
+            joined = &mut joining => joined.expect("joins"),
+            batch = first.next() => panic!("{strategy:?}: read again: {batch:?}"),
         };
         // Before it was given back, it was committed.
         let moved = async {

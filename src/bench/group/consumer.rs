@@ -161,9 +161,7 @@ impl ConsumerMember {
             return Err(self.link.another());
         };
         if body.error_code != 0 {
-            let refused = self
-                .link
-                .refused("ConsumerGroupHeartbeat", body.error_code);
+            let refused = self.link.refused("ConsumerGroupHeartbeat", body.error_code);
             return Err(refused.into());
         }
         Ok(())
