@@ -117,3 +117,29 @@ fn a_dump_of_a_running_node_tells_what_it_cannot_see() {
     assert!(!shown.contains(" more in the journal: "), "{shown}");
     assert!(shown.contains("batch"), "{shown}");
 }
+
+#[test]
+fn cluster_settings_are_set_listed_and_taken_back() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    let key = "group.initial.rebalance.delay.ms";
+    cluster.must(&["config", "set", &format!("{key}=5")]);
+    let listed = cluster.must(&["config", "list"]);
+    let row: Vec<&str> = listed
+        .lines()
+        .find(|line| line.starts_with(key))
+        .expect("the setting is listed")
+        .split_whitespace()
+        .collect();
+    assert_eq!(row, [key, "5", "cluster"]);
+    let wrong = cluster.run(&["config", "set", "group.initial.rebalance.delay=5"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(
+        said(&wrong).contains(key),
+        "it names the nearest: {}",
+        said(&wrong)
+    );
+    cluster.must(&["config", "reset", key]);
+    assert!(!cluster.must(&["config", "list"]).contains(key));
+    assert!(cluster.must(&["config", "list", "--all"]).contains(key));
+}

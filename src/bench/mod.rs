@@ -101,15 +101,13 @@ pub(crate) async fn run(context: &Context, command: BenchCommand) -> CliResult {
         }
         BenchCommand::Group(args) => {
             let target = Target::open(context, &args.watch_pid).await?;
-            let report =
-                group::measure(&context.env, &target.client, &args, &target.pids).await;
+            let report = group::measure(&context.env, &target.client, &args, &target.pids).await;
             target.close(&context.env).await?;
             show(report?, args.json)
         }
         BenchCommand::Commits(args) => {
             let target = Target::open(context, &args.watch_pid).await?;
-            let report =
-                commits::measure(&context.env, &target.client, &args, &target.pids).await;
+            let report = commits::measure(&context.env, &target.client, &args, &target.pids).await;
             target.close(&context.env).await?;
             show(report?, args.json)
         }

@@ -102,7 +102,7 @@ enum Command {
     /// Act on one partition
     #[command(subcommand)]
     Partition(partition::PartitionCommand),
-    /// Explain the configuration
+    /// Show, change and explain the cluster's settings
     #[command(subcommand)]
     Config(config::ConfigCommand),
     /// Measure a cluster
@@ -169,7 +169,7 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
     let done = |()| ExitCode::from(EXIT_OK);
     match cli.command {
         Command::Start(args) => start::run(&context.env, &args),
-        Command::Config(command) => config::run(&command).map(done),
+        Command::Config(command) => on_runtime(config::run(&context, command)).map(done),
         Command::Debug(command) => debug::run(&command),
         Command::Demo(args) => on_runtime(demo::run(&context, args)),
         Command::Topic(command) => on_runtime(topic::run(&context, command)).map(done),

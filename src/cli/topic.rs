@@ -177,8 +177,8 @@ pub struct DeleteArgs {
 /// `key=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    name: String,
-    value: String,
+    pub(super) name: String,
+    pub(super) value: String,
 }
 
 impl FromStr for Setting {
@@ -290,14 +290,14 @@ async fn create(admin: &Admin, args: &CreateArgs) -> CliResult {
         };
         eprintln!("{what} topic {name}{size}");
     }
-    warn_of_idle(args.configs.iter());
+    warn_of_idle(Scope::Topic, args.configs.iter());
     Ok(())
 }
 
 /// What Corduroy keeps and describes, for tools that expect it, and does nothing about yet.
-fn warn_of_idle<'a>(settings: impl Iterator<Item = &'a Setting>) {
+pub(super) fn warn_of_idle<'a>(scope: Scope, settings: impl Iterator<Item = &'a Setting>) {
     let names = settings.map(|setting| setting.name.as_str());
-    for name in table::idle(Scope::Topic, names) {
+    for name in table::idle(scope, names) {
         eprintln!("warning: {name} is stored and described, and Corduroy does not act on it yet");
     }
 }
@@ -424,7 +424,7 @@ async fn alter(admin: &Admin, args: &AlterArgs) -> CliResult {
             "changed"
         }
     );
-    warn_of_idle(args.configs.iter().chain(&args.append));
+    warn_of_idle(Scope::Topic, args.configs.iter().chain(&args.append));
     Ok(())
 }
 

@@ -368,8 +368,6 @@ impl Coordinator {
                     let why = match why {
                         Expiry::Session => "it was silent for its session timeout",
                         Expiry::Revocation => "it did not give up its partitions in time",
-                        Expiry::Join => "it did not join again in time",
-                        Expiry::Sync => "it did not sync in time",
                         Expiry::Join => "it did not rejoin in time",
                         Expiry::Sync => "it did not ask for its assignment in time",
                     };

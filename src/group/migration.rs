@@ -266,9 +266,8 @@ impl Coordinator {
                 Some(GroupKind::Classic(value)) => Some(value),
                 _ => None,
             };
-            let convert = |running: &_| {
-                upgrade(name, running, durable, last_generation, topics, limits)
-            };
+            let convert =
+                |running: &_| upgrade(name, running, durable, last_generation, topics, limits);
             let conversion = self.running(name, convert);
             conversion.unwrap_or(Err(ErrorCode::NotCoordinator.into()))?
         };

@@ -4,7 +4,6 @@ import time
 
 from cluster import NODES
 from expected import must, until
-from groups_members import Ticker
 from groups_scene import read_everything, report_pause
 
 
@@ -19,7 +18,7 @@ def must_be_calm(members, since, what):
 
 def running(scene, group, topic, partitions, members):
     """A ticker, and members that share the topic in a group that is stable."""
-    ticker = Ticker(scene.brokers, topic, partitions).start()
+    ticker = scene.ticker(topic, partitions)
     for member in members:
         member.start()
     described = scene.stable(group, len(members), seconds=120)
@@ -115,7 +114,7 @@ def storm(scene):
     """storms of joins and leaves settle, and nothing is lost"""
     scene.create("storm", 12)
     rounds = 6 if scene.long else 3
-    ticker = Ticker(scene.brokers, "storm", 12, 0.1).start()
+    ticker = scene.ticker("storm", 12, 0.1)
     steady = scene.mixed(3, "storm-group", ["storm"])
     everybody = list(steady)
     for member in steady:

@@ -345,7 +345,7 @@ def spread(members, topic, partitions):
 def java_command(build):
     """How to run a Java program of this directory, as `tests/clients/groups` has compiled it."""
     build = Path(build)
-    return ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{build}/java/classes:{build}/java/lib/*"]
+    return ["java", "-Xmx512m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", f"{build}/java/classes:{build}/java/lib/*"]
 
 
 def dump(members, file=sys.stderr):
@@ -356,4 +356,5 @@ def dump(members, file=sys.stderr):
             "events": [(round(t, 2), kind, sorted(map(str, p))[:4]) for t, kind, p in member.events[-12:]],
             "generations": [(round(t, 2), n) for t, n in member.generations[-6:]],
             "errors": [(round(t, 2), e[:160]) for t, e in member.errors[-5:]], "reads": len(member.reads),
+            "last read": round(member.reads[-1][0], 2) if member.reads else None,
         }), file=file)  # fmt: skip

@@ -9,7 +9,6 @@ from confluent_kafka import ConsumerGroupType, TopicPartition
 from cluster import NODES
 from expected import must, until
 from groups_failover import must_be_calm
-from groups_members import Ticker
 from groups_scene import read_everything, report_pause
 
 MODERN = {"group.protocol": "consumer"}
@@ -133,7 +132,7 @@ def modern_kill(scene):
     count = 12 if scene.long else 4
     scene.create("modern-kill", count)
     members = modern(scene, count, "modern-kill-group", ["modern-kill"])
-    ticker = Ticker(scene.brokers, "modern-kill", count).start()
+    ticker = scene.ticker("modern-kill", count)
     for member in members:
         member.start()
     scene.settled(members, "modern-kill", count)

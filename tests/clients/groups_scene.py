@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cluster import NODES, Cluster
 from expected import must, until
-from groups_members import JavaMember, JavaMembers, KafkaPython, Rdkafka, dump, java_command, spread
+from groups_members import JavaMember, JavaMembers, KafkaPython, Rdkafka, Ticker, dump, java_command, longest_gap, spread
 from groups_wire import Coordinators, GroupBroker
 
 
@@ -20,14 +20,14 @@ class Scene:
         self.brokers = self.cluster.bootstrap
         self.admin = AdminClient({"bootstrap.servers": self.brokers})
         self.coordinators = Coordinators(self.cluster)
-        self.members, self.javas = [], []
+        self.members, self.javas, self.tickers = [], [], []
         self.java_shared = None
 
     # Between scenarios.
 
     def begin(self):
         """A clean start for a scenario on a cluster that others have used."""
-        self.members = []
+        self.members, self.tickers = [], []
         for node in NODES:
             if not self.cluster.runs(node):
                 self.cluster.start_node(node)
@@ -40,6 +40,8 @@ class Scene:
                 member.ask_to_stop()
             except OSError:
                 pass
+        for ticker in self.tickers:
+            ticker.stopping.set()
         for java in self.javas:
             java.kill()
         self.javas, self.java_shared = [], None
@@ -50,6 +52,11 @@ class Scene:
 
     def tell(self):
         dump(self.members)
+        for ticker in self.tickers:
+            last = {}
+            for when, _, partition, offset, _ in ticker.acks:
+                last[partition] = (round(when, 2), offset)
+            print(f"last acks of {ticker.topic}, now {time.monotonic():.2f}: {last}", flush=True)
 
     # Topics and records.
 
@@ -119,6 +126,10 @@ class Scene:
             raise AssertionError(f"{group} is not stable with {count} members after {seconds} s, but {found[:2]} with {len(found[3])}") from None
         return found[3]
 
+    def ticker(self, topic, partitions, *how):
+        self.tickers.append(Ticker(self.brokers, topic, partitions, *how))
+        return self.tickers[-1].start()
+
     # What a group has committed.
 
     def committed(self, group, topic, partitions):
@@ -164,8 +175,6 @@ class Scene:
 
 def report_pause(members, ticker, since, goal=True, until_when=None):
     """Prints the longest pause of consumption, beside what the producer saw."""
-    from groups_members import longest_gap
-
     reads = [read for member in members for read in member.reads]
     pause, where, began = longest_gap(reads, since, until_when)
     acks, _, _ = longest_gap(ticker.acks, since, until_when)

@@ -153,6 +153,7 @@ def internal(scene):
     scene.stable("living", 2)
     scene.stable("statics", 2)
     generation = {group: scene.coordinators.generation(group) for group in ("living", "statics")}
+    until(lambda: all(member.generation == generation["statics"] for member in static), "Java knows its generation")
     threads = [threading.Thread(target=commit, args=(groups[at::3],), daemon=True) for at in range(3)]
     for thread in threads:
         thread.start()

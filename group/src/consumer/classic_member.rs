@@ -320,10 +320,15 @@ pub fn classic_sync(
     topics: &dyn Topics,
 ) -> SyncAnswer {
     let member = validate(state, &request.identity)?;
-    let supported = member.value.classic.as_ref().map(|c| c.supported.as_slice());
+    let supported = member
+        .value
+        .classic
+        .as_ref()
+        .map(|c| c.supported.as_slice());
     let supported = supported.unwrap_or_default();
     let protocol = first_protocol(supported);
-    let other = |told: &Option<String>, known: &str| told.as_ref().is_some_and(|told| told != known);
+    let other =
+        |told: &Option<String>, known: &str| told.as_ref().is_some_and(|told| told != known);
     if other(&request.protocol_type, PROTOCOL_TYPE) || other(&request.protocol, &protocol) {
         return Err(GroupError::new(
             ErrorCode::InconsistentGroupProtocol,

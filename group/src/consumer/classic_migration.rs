@@ -15,6 +15,7 @@ use super::classic_embedded::{PROTOCOL_TYPE, Subscription, decode_assignment, en
 use super::classic_member::sorted;
 use super::reconcile::normalise;
 use super::state::{ConsumerMember, ConsumerState};
+use super::target;
 use super::topics::Topics;
 use crate::GroupError;
 use crate::classic::{ClassicGroup, ClassicState, MemberFacts};
@@ -54,7 +55,10 @@ impl MigrationPolicy {
     }
 
     const fn upgrades(self) -> bool {
-        matches!(self, MigrationPolicy::Upgrade | MigrationPolicy::Bidirectional)
+        matches!(
+            self,
+            MigrationPolicy::Upgrade | MigrationPolicy::Bidirectional
+        )
     }
 
     const fn downgrades(self) -> bool {
@@ -105,7 +109,7 @@ pub fn upgrade(
     if running.len() > limits.members_max {
         return Err(refusal("more than a consumer group may have"));
     }
-    if running.len() > 0 && running.protocol_type() != Some(PROTOCOL_TYPE) {
+    if running.protocol_type() != Some(PROTOCOL_TYPE) {
         return Err(refusal("their protocol type is not consumer"));
     }
     let generation = running.generation();
@@ -135,11 +139,21 @@ pub fn upgrade(
     let epoch = generation
         .saturating_add(i32::from(!settled))
         .max(last_generation);
-    let records = upgrade_records(group, members, generation, epoch);
+    let mut records = upgrade_records(group, members, generation, epoch);
     let mut state = ConsumerState::default();
     for record in &records {
         state.apply(record);
     }
+    // Topics as the members found them: the group rebalances when they change, and not before.
+    let seen = GroupRecord::Consumer {
+        group: group.to_owned(),
+        value: Some(ConsumerValue {
+            epoch,
+            metadata_hash: target::metadata_hash(&state, &BTreeMap::new(), topics),
+        }),
+    };
+    state.apply(&seen);
+    records.push(seen);
     Ok(Conversion { records, state })
 }
 

@@ -52,7 +52,10 @@ fn value<'a>(world: &'a World, id: &str) -> &'a ConsumerMemberValue {
 fn a_member_without_id_is_given_one_first() {
     let mut world = one_member(2);
     let (id, answer) = world.join(&wants_a(&world, ""));
-    assert_eq!((id.as_str(), answer), ("fresh", Err(ErrorCode::MemberIdRequired)));
+    assert_eq!(
+        (id.as_str(), answer),
+        ("fresh", Err(ErrorCode::MemberIdRequired))
+    );
     assert!(!world.state().members().contains_key("fresh"));
     let mut old = wants_a(&world, "");
     old.requires_known_member_id = false;
@@ -76,12 +79,23 @@ fn a_member_joins_at_once_and_gets_what_is_free() {
     assert!(!joined.skip_assignment);
     assert_eq!(value(&world, "m").subscribed_topics, ["a"]);
     assert_eq!(synced(&world, "m", 2).as_deref(), Ok(""), "all is taken");
-    assert_eq!(heartbeat(&world, "m", 2), ErrorCode::None, "nothing to do but wait");
+    assert_eq!(
+        heartbeat(&world, "m", 2),
+        ErrorCode::None,
+        "nothing to do but wait"
+    );
 
     // The other one gives up its half: now there is something to join for.
     world.settle(&["own"]);
     assert_eq!(heartbeat(&world, "m", 2), ErrorCode::RebalanceInProgress);
-    assert_eq!(world.join(&owning(&world, "m", "", 2)).1.unwrap().generation, 2);
+    assert_eq!(
+        world
+            .join(&owning(&world, "m", "", 2))
+            .1
+            .unwrap()
+            .generation,
+        2
+    );
     assert_eq!(synced(&world, "m", 2).as_deref(), Ok("a:2,3"));
     assert_eq!(world.assigned("own"), "a:0,1");
     assert_eq!(heartbeat(&world, "m", 2), ErrorCode::None);
@@ -101,7 +115,14 @@ fn shrinking() -> World {
 #[test]
 fn an_eager_member_has_given_up_when_it_joins() {
     let mut world = shrinking();
-    assert_eq!(world.join(&owning(&world, "m", "", 1)).1.unwrap().generation, 2);
+    assert_eq!(
+        world
+            .join(&owning(&world, "m", "", 1))
+            .1
+            .unwrap()
+            .generation,
+        2
+    );
     assert_eq!(synced(&world, "m", 2).as_deref(), Ok("a:0,1"));
     assert_eq!(heartbeat(&world, "m", 2), ErrorCode::None);
     world.settle(&["n"]);
@@ -111,14 +132,28 @@ fn an_eager_member_has_given_up_when_it_joins() {
 #[test]
 fn a_cooperative_member_gives_up_between_two_joins() {
     let mut world = shrinking();
-    assert_eq!(world.join(&owning(&world, "m", "a:0,1,2,3", 1)).1.unwrap().generation, 1);
+    assert_eq!(
+        world
+            .join(&owning(&world, "m", "a:0,1,2,3", 1))
+            .1
+            .unwrap()
+            .generation,
+        1
+    );
     world.settle(&["n"]);
     assert_eq!(world.assigned("n"), "", "not given up yet");
     // It learns by its sync what it keeps, and commits in the same generation.
     assert_eq!(synced(&world, "m", 1).as_deref(), Ok("a:0,1"));
     assert_eq!(check_commit(world.state(), "m", 1), Ok(()));
     assert_eq!(heartbeat(&world, "m", 1), ErrorCode::RebalanceInProgress);
-    assert_eq!(world.join(&owning(&world, "m", "a:0,1", 1)).1.unwrap().generation, 2);
+    assert_eq!(
+        world
+            .join(&owning(&world, "m", "a:0,1", 1))
+            .1
+            .unwrap()
+            .generation,
+        2
+    );
     world.settle(&["n"]);
     assert_eq!(world.assigned("n"), "a:2,3");
     assert_eq!(
@@ -187,7 +222,10 @@ fn joins_that_are_refused() {
         protocols: vec![("sticky".to_owned(), metadata.clone())],
         ..wants_a(&world, "x")
     };
-    assert_eq!(world.join(&other).1, Err(ErrorCode::InconsistentGroupProtocol));
+    assert_eq!(
+        world.join(&other).1,
+        Err(ErrorCode::InconsistentGroupProtocol)
+    );
     // A member alone may change its mind: only the others bind it.
     let changed = JoinRequest {
         protocols: vec![("sticky".to_owned(), metadata)],
@@ -208,7 +246,11 @@ fn requests_of_a_stranger_or_of_another_generation_are_refused() {
         ("m", -1, ErrorCode::IllegalGeneration),
     ] {
         assert_eq!(heartbeat(&world, id, generation), code, "{id} {generation}");
-        assert_eq!(synced(&world, id, generation), Err(code), "{id} {generation}");
+        assert_eq!(
+            synced(&world, id, generation),
+            Err(code),
+            "{id} {generation}"
+        );
     }
     let sync = |protocol_type: &str, protocol: &str| {
         let request = SyncRequest {
@@ -237,7 +279,11 @@ fn a_static_member_that_lost_its_id_takes_its_place() {
     assert_eq!((first.as_str(), joined.unwrap().generation), ("i-1", 1));
     let (second, joined) = world.join(&of(&world, "", "i-2"));
     let joined = joined.unwrap();
-    assert_eq!((second.as_str(), joined.generation), ("i-2", 1), "no rebalance");
+    assert_eq!(
+        (second.as_str(), joined.generation),
+        ("i-2", 1),
+        "no rebalance"
+    );
     assert_eq!(synced(&world, "i-2", 1).as_deref(), Ok("a:0,1"));
     let fenced = of(&world, "i-1", "i-3");
     assert_eq!(world.join(&fenced).1, Err(ErrorCode::FencedInstanceId));
@@ -309,7 +355,11 @@ fn a_classic_member_has_its_own_session_and_must_join_and_sync_in_time() {
     world.join(&wants_a(&world, "m")).1.unwrap();
     let mut timers = Timers::new(at(45));
     timers.observe(world.state(), at(0));
-    assert_eq!(timers.next_deadline(), Some(at(10)), "the session timeout of its JoinGroup");
+    assert_eq!(
+        timers.next_deadline(),
+        Some(at(10)),
+        "the session timeout of its JoinGroup"
+    );
     let alive = |timers: &mut Timers, now| {
         timers.heard("m", now);
         timers.heard("own", now);

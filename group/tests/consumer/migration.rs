@@ -75,7 +75,14 @@ fn convert(
     limits: MigrationLimits,
 ) -> Result<Conversion, GroupError> {
     let running = running(world, value);
-    upgrade(GROUP, &running, Some(value), value.generation, &world.cluster, limits)
+    upgrade(
+        GROUP,
+        &running,
+        Some(value),
+        value.generation,
+        &world.cluster,
+        limits,
+    )
 }
 
 /// A classic group of `m` and `n`, each with half of `a`, that has become a consumer group.
@@ -103,7 +110,10 @@ fn members_stay_in_their_generation_with_what_they_have() {
     for (id, has) in [("m", "a:0,1,2"), ("n", "a:3,4,5")] {
         let member = &state.members()[id];
         let current = member.current.as_ref().unwrap();
-        assert_eq!((current.member_epoch, current.state), (5, MemberState::Stable));
+        assert_eq!(
+            (current.member_epoch, current.state),
+            (5, MemberState::Stable)
+        );
         assert_eq!(world.show(&current.assigned), has);
         assert_eq!(world.show(&member.target), has);
         assert_eq!(member.value.subscribed_topics, ["a"]);
@@ -201,7 +211,11 @@ fn groups_that_cannot_change_stay() {
         ("assignment", &unreadable, OPEN),
     ] {
         let refused = convert(&world, value, limits);
-        assert_eq!(refused.unwrap_err().code, ErrorCode::GroupIdNotFound, "{name}");
+        assert_eq!(
+            refused.unwrap_err().code,
+            ErrorCode::GroupIdNotFound,
+            "{name}"
+        );
     }
     assert!(convert(&world, &whole, policy(MigrationPolicy::Upgrade)).is_ok());
 }
@@ -222,7 +236,10 @@ fn a_partition_that_two_members_were_assigned_has_one_holder() {
 fn policies_have_kafkas_names() {
     for (name, policy) in MigrationPolicy::NAMES {
         assert_eq!(MigrationPolicy::from_name(name), Some(*policy));
-        assert_eq!(MigrationPolicy::from_name(&name.to_uppercase()), Some(*policy));
+        assert_eq!(
+            MigrationPolicy::from_name(&name.to_uppercase()),
+            Some(*policy)
+        );
     }
     assert_eq!(MigrationPolicy::from_name("sideways"), None);
 }
@@ -256,7 +273,10 @@ fn when_the_last_member_of_the_new_protocol_leaves_the_rest_is_a_classic_group()
         panic!("a classic group");
     };
     assert_eq!((value.generation, value.state_timestamp_ms), (6, 77));
-    assert_eq!((value.protocol_type.as_str(), value.protocol.as_deref()), ("consumer", Some("range")));
+    assert_eq!(
+        (value.protocol_type.as_str(), value.protocol.as_deref()),
+        ("consumer", Some("range"))
+    );
     let ids: Vec<&str> = value.members.iter().map(|m| m.member_id.as_str()).collect();
     assert_eq!(ids, ["m", "n"]);
     assert_eq!(
@@ -291,7 +311,13 @@ fn a_group_that_came_back_rebalances_and_members_of_its_generation_lose_nothing(
 
     let mut out = Vec::new();
     for (ticket, id) in [(1, "m"), (2, "n")] {
-        group.join(classic(id, metadata.clone()), Ticket(ticket), NOW, 0, &mut out);
+        group.join(
+            classic(id, metadata.clone()),
+            Ticket(ticket),
+            NOW,
+            0,
+            &mut out,
+        );
     }
     let generations: Vec<(Ticket, i32)> = out
         .iter()
@@ -327,9 +353,15 @@ fn members_of_both_kinds_that_stay_keep_the_protocol() {
     world.beat(&joining("own", &["a"])).unwrap();
     world.beat(&joining("other", &["a"])).unwrap();
     let one = remove_members(GROUP, world.state(), &["own"]);
-    assert_eq!(downgrade(GROUP, world.state(), &one, &world.cluster, OPEN, 0), None);
+    assert_eq!(
+        downgrade(GROUP, world.state(), &one, &world.cluster, OPEN, 0),
+        None
+    );
     let all = remove_members(GROUP, world.state(), &["m", "n", "other", "own"]);
-    assert_eq!(downgrade(GROUP, world.state(), &all, &world.cluster, OPEN, 0), None);
+    assert_eq!(
+        downgrade(GROUP, world.state(), &all, &world.cluster, OPEN, 0),
+        None
+    );
     let both = remove_members(GROUP, world.state(), &["other", "own"]);
     assert!(downgrade(GROUP, world.state(), &both, &world.cluster, OPEN, 0).is_some());
 }

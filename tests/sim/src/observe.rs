@@ -134,10 +134,11 @@ impl Seen {
         }
     }
 
-    /// Whether a node has no space, or had none a moment ago.
-    pub fn is_full(&self, host: Host) -> bool {
+    /// Whether replicas of a node may end and begin anew within one process: it has no space, or had
+    /// none a moment ago, or meets damage in its files.
+    pub fn may_begin_anew(&self, host: Host) -> bool {
         let until = self.full_until.get(&host);
-        until.is_some_and(|until| *until >= self.at_millis)
+        self.rotten == Some(host) || until.is_some_and(|until| *until >= self.at_millis)
     }
 
     /// All replicas of all nodes.

@@ -21,8 +21,8 @@ impl Invariant for AppliedAscends {
             if old.replica != replica.replica || replica.view.role == Role::Stopped {
                 continue;
             }
-            // A replica that could not write ends and begins anew, from what its disk tells.
-            if moment.seen.is_full(host) {
+            // One that could not write, or met damage, begins anew from what its disk tells.
+            if moment.seen.may_begin_anew(host) {
                 continue;
             }
             if replica.view.applied < old.view.applied {

@@ -24,7 +24,9 @@ impl Invariant for HighWatermarkAscends {
                 continue;
             };
             let old = moment.earlier(host, group);
-            let old = old.filter(|old| old.replica == replica.replica);
+            // What is led is held against what was served, below, whatever happened to the disk.
+            let old = old
+                .filter(|old| old.replica == replica.replica && !moment.seen.may_begin_anew(host));
             if let Some([_, _, before, _]) = old.and_then(|old| old.marks)
                 && high < before
             {

@@ -37,8 +37,9 @@ impl Invariant for LogInBounds {
 
     fn check(&mut self, moment: &Moment<'_>) -> Result<(), String> {
         for (host, group, replica) in moment.seen.running() {
-            // What a full disk did not take is out of the log before its replica begins anew.
-            if replica.view.role == Role::Stopped || moment.seen.is_full(host) {
+            // What a full disk did not take, or damage cost, is out of the log before its replica
+            // begins anew.
+            if replica.view.role == Role::Stopped || moment.seen.may_begin_anew(host) {
                 continue;
             }
             let log = &replica.log;
