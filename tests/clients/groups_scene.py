@@ -57,6 +57,14 @@ class Scene:
             for when, _, partition, offset, _ in ticker.acks:
                 last[partition] = (round(when, 2), offset)
             print(f"last acks of {ticker.topic}, now {time.monotonic():.2f}: {last}", flush=True)
+            for node in NODES:
+                try:
+                    with self.broker(node, timeout=5) as broker:
+                        led = broker.partitions(ticker.topic)
+                        ends = {p: broker.list_offset(ticker.topic, p, -1) for p, (leader, _) in led.items() if leader == node}
+                    print(f"  node {node}: (leader, in sync) {led}; ends {ends}", flush=True)
+                except OSError as error:
+                    print(f"  node {node}: {error!r}", flush=True)
 
     # Topics and records.
 

@@ -15,7 +15,11 @@ impl Invariant for SegmentsFollow {
         for (host, group, replica) in moment.seen.running() {
             let segments = &replica.slow.segments;
             let follow = segments.windows(2).all(|pair| {
-                pair[0].first_index < pair[1].first_index
+                // A roll that a full disk took back leaves an empty segment, and the next roll begins
+                // where it did.
+                let is_left_over = pair[0].size_bytes == 0 && moment.seen.may_begin_anew(host);
+                (pair[0].first_index < pair[1].first_index
+                    || is_left_over && pair[0].first_index == pair[1].first_index)
                     && pair[0].first_offset <= pair[1].first_offset
             });
             let next = replica.log.last.map(|(_, last)| last.next());
