@@ -123,7 +123,16 @@ fn followers(core: &Core) -> Vec<(ReplicaId, NodeId)> {
         .collect()
 }
 
-/// Idle for long enough, and every member holds and the leader has applied all of it.
+/// Members on nodes that are up. A node that is down does not keep a group awake, which would cost
+/// every group of it a heartbeat for ever: whoever is up sleeps, as long as that is a majority, and
+/// the node's return wakes the group so that it catches up (`failover::node_up`).
+fn living_followers(core: &Core) -> Vec<(ReplicaId, NodeId)> {
+    let mut followers = followers(core);
+    followers.retain(|(_, node)| !core.nodes.is_down(*node));
+    followers
+}
+
+/// Idle for long enough, and every member that is up holds and the leader has applied all of it.
 fn may_sleep(core: &Core) -> bool {
     let idle = core.env.now().duration_since(core.touched_at.get());
     if idle < core.config.hibernate_after || !core.is_leader() || core.is_joint() || core.no_vote()
@@ -139,9 +148,10 @@ fn may_sleep(core: &Core) -> bool {
         && view.lease_valid
         && view.applied == last
         && state.durable_last == Some(last)
-        && followers(core).iter().all(|(id, node)| {
-            !core.nodes.is_down(*node) && core.progress.matched(id.get()) == Some(last)
-        })
+        && core.majority_up()
+        && living_followers(core)
+            .iter()
+            .all(|(id, _)| core.progress.matched(id.get()) == Some(last))
 }
 
 fn go_to_sleep(core: &Rc<Core>) {
@@ -155,7 +165,7 @@ fn go_to_sleep(core: &Rc<Core>) {
     let core = core.clone();
     let env = core.env.clone();
     env.spawn_local(async move {
-        let followers = followers(&core);
+        let followers = living_followers(&core);
         let asks = followers.iter().map(|(id, node)| {
             let route = Route::new(core.group, core.id, *id);
             let last = (&last).into();

@@ -87,6 +87,36 @@ fn a_sleeping_group_is_on_nobodys_clock() {
 }
 
 #[test]
+fn a_group_sleeps_without_a_dead_follower_and_wakes_when_it_returns() {
+    run(async {
+        let (mut cluster, leader) = Cluster::led(3, sleepy()).await;
+        cluster.commit(&["a"]).await;
+        let dead = cluster.other_than(leader);
+        cluster.kill(dead).await;
+        cluster.commit(&["b"]).await;
+        let leader = asleep(&cluster).await;
+        let term = cluster.replica(leader).view().term;
+        cluster.start(dead).await;
+        assert_eq!(cluster.agree().await, ["a", "b"], "it caught up");
+        assert_eq!(cluster.replica(leader).view().term, term, "no election");
+        // All three sleep together again.
+        asleep(&cluster).await;
+        cluster.kill(dead).await;
+        let other = cluster
+            .running()
+            .into_iter()
+            .find(|id| *id != leader)
+            .expect("a third node");
+        cluster.kill(leader).await;
+        cluster.start(dead).await;
+        cluster.commit(&["c"]).await;
+        cluster.start(leader).await;
+        assert_eq!(cluster.agree().await, ["a", "b", "c"]);
+        assert!(cluster.running().contains(&other));
+    });
+}
+
+#[test]
 fn a_sleeping_group_whose_leader_dies_elects_another() {
     run(async {
         let (mut cluster, _) = Cluster::led(3, sleepy()).await;

@@ -22,13 +22,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::group::classic::ClassicMember;
-use super::group::{allow_descriptors, any_broker};
+use super::group::{allow_descriptors, any_broker, delete_group};
 use super::load::BenchTopic;
 use super::produce::own_cpu_seconds;
 use super::report::{Latencies, LatencySummary};
 use super::watch::{Watch, Watched};
 use super::wire::{Link, text};
-use crate::cli::{CliError, CliResult, client_error, parse_duration, plural};
+use crate::cli::{CliError, CliResult, parse_duration, plural};
 
 /// How long the members may take to join, and the last answers to come.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -150,11 +150,7 @@ async fn measure_on(
         committer.member.leave().await?;
     }
     for group in &groups {
-        client
-            .admin()
-            .delete_group(group)
-            .await
-            .map_err(|error| client_error(&error, &format!("cannot delete the group {group}")))?;
+        delete_group(env, client, group).await;
     }
     let tally = tally.take();
     if let Some(code) = tally.first_error {

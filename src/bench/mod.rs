@@ -52,7 +52,8 @@ Examples:
     EndToEnd(EndToEndArgs),
     /// A group of many members: from its first join until it is stable, at rest, and when one leaves
     #[command(after_help = "\
-Where no cluster is named, three nodes are started for it.
+Where no cluster is named, three nodes are started for it. Members learn that one has left by their
+next heartbeat: up to 3 s (classic) or what the coordinator says (consumer) of that time are theirs.
 
 Examples:
   corduroy bench group                         1,000 members, 1,000 partitions, classic protocol

@@ -264,7 +264,12 @@ impl Link {
     /// What an error code of a request is called.
     pub(super) fn refused(&self, api: &str, code: i16) -> CliError {
         let code = ErrorCode::from_code(code);
-        CliError::failed(format!("{} refuses {api}: {code:?}", self.label))
+        let refused = CliError::failed(format!("{} refuses {api}: {code:?}", self.label));
+        if code == ErrorCode::NotCoordinator {
+            return refused
+                .help("the coordinator moved meanwhile: measure again on a calm cluster");
+        }
+        refused
     }
 
     fn broken(&self, why: &str) -> CliError {

@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 
 import groups_failover
+import groups_migration
 import groups_modern
 import groups_reports
 import groups_textbook
@@ -26,6 +27,7 @@ CHAPTERS = {
     "textbook": (groups_textbook.SCENARIOS, QUICK),
     "failover": (groups_failover.SCENARIOS, QUICK),
     "modern": (groups_modern.SCENARIOS, [*QUICK, "group.consumer.session.timeout.ms=10000", "group.consumer.heartbeat.interval.ms=1000"]),
+    "migration": (groups_migration.SCENARIOS, QUICK),
     "tools": (groups_tools.SCENARIOS, [*QUICK, "offsets.topic.segment.bytes=20000", "offsets.topic.num.partitions=3", "log.retention.check.interval.ms=1000"]),
     "reports": (groups_reports.SCENARIOS, QUICK),
 }

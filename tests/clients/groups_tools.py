@@ -96,11 +96,15 @@ def read_internal(scene, formatter, seconds=8):
     """The internal topic from its start through one of Kafka's formatters: [(key, value or None)]."""
     done = scene.tool(
         CONSOLE, "--bootstrap-server", scene.brokers, "--topic", INTERNAL, "--from-beginning", "--timeout-ms",
-        str(seconds * 1000), "--formatter", formatter, check=False, seconds=180,
+        str(seconds * 1000), "--consumer-property", "enable.auto.commit=false", "--formatter", formatter, check=False, seconds=180,
     )  # fmt: skip
     must("ERROR" not in done.stderr or "TimeoutException" in done.stderr, f"{formatter}: {done.stderr[-800:]}")
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return [(one["key"], one["value"]) for one in found]
+    # The formatter puts no newline behind a record.
+    text, at, found, decoder = done.stdout, 0, [], json.JSONDecoder()
+    while (at := text.find("{", at)) >= 0:
+        one, at = decoder.raw_decode(text, at)
+        found.append((one["key"], one["value"]))
+    return found
 
 
 def start_offsets(scene):
@@ -149,7 +153,7 @@ def internal(scene):
         client.commit(offsets=[TopicPartition("inner", 0, 1), TopicPartition("inner", 1, 2)], asynchronous=False)
         client.close()
     live = [scene.rdkafka(f"living-{at}", "living", ["inner"]).start() for at in range(2)]
-    static = [scene.java(f"statics-{at}", "statics", ["inner"], instance=f"static-{at}").start() for at in range(2)]
+    static = [scene.java(f"statics-{at}", "statics", ["inner"], instance=f"static-{at}", **{"enable.auto.commit": "false"}).start() for at in range(2)]
     scene.stable("living", 2)
     scene.stable("statics", 2)
     generation = {group: scene.coordinators.generation(group) for group in ("living", "statics")}

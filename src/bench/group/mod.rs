@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use corduroy_client::Client;
+use corduroy_client::{Client, ErrorCode};
 use corduroy_env::Env;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -29,7 +29,7 @@ use super::load::BenchTopic;
 use super::produce::own_cpu_seconds;
 use super::report::Latencies;
 use super::watch::{Watch, listener, usage};
-use super::wire::{Endpoint, Link};
+use super::wire::{Endpoint, Link, RETRY_PAUSE};
 use crate::cli::{CliError, CliResult, client_error, parse_duration};
 use classic::{ClassicMember, HEARTBEAT_INTERVAL};
 use consumer::{ConsumerMember, Next};
@@ -41,6 +41,9 @@ const STABLE_WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// How long its members may take to leave at the end.
 const LEAVE_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How long a group whose members have left may take to be empty.
+const DELETE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A pause behind the creation of the topic: what that costs is not the group's.
 const TOPIC_PAUSE: Duration = Duration::from_secs(2);
@@ -169,11 +172,7 @@ async fn measure_on(
     };
 
     crowd.end().await?;
-    client
-        .admin()
-        .delete_group(&group)
-        .await
-        .map_err(|error| client_error(&error, &format!("cannot delete the group {group}")))?;
+    delete_group(env, client, &group).await;
     Ok(GroupReport {
         kind: "group",
         protocol: args.protocol.name(),
@@ -188,6 +187,20 @@ async fn measure_on(
         heartbeat,
         departure,
     })
+}
+
+/// Deletes a group whose members have left. What was measured is worth more than a group that stays
+/// behind, so this only warns.
+pub(super) async fn delete_group(env: &Env, client: &Client, group: &str) {
+    let deadline = env.now() + DELETE_WAIT_MAX;
+    while let Err(error) = client.admin().delete_group(group).await {
+        // A coordinator may answer the last leave before the group counts as empty.
+        if error.code() != Some(ErrorCode::NonEmptyGroup) || env.now() >= deadline {
+            eprintln!("warning: cannot delete the group {group}: {error}");
+            return;
+        }
+        env.sleep(RETRY_PAUSE).await;
+    }
 }
 
 /// A broker to ask for coordinators.
