@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use corduroy_client::{Client, Producer, Record, Ticket};
+use corduroy_client::{Client, ErrorKind, Producer, Record, Ticket};
 use corduroy_env::Env;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -19,6 +19,9 @@ const YIELD_EVERY: u64 = 256;
 
 /// How late the timer wakes us up where nothing else keeps us.
 const TIMER_SLACK: Duration = Duration::from_micros(1_500);
+
+/// How long a topic may take to be created.
+const CREATE_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// How long the partitions of a fresh topic may take to have leaders, and how often we look.
 const LEADERS_WAIT_MAX: Duration = Duration::from_secs(120);
@@ -49,7 +52,7 @@ impl BenchTopic {
             partitions: args.partitions,
             is_own: false,
         };
-        topic.ensure(client, args.replication).await?;
+        topic.ensure(env, client, args.replication).await?;
         Ok(topic)
     }
 
@@ -65,21 +68,31 @@ impl BenchTopic {
             partitions,
             is_own: true,
         };
-        topic.ensure(client, replication).await?;
+        topic.ensure(env, client, replication).await?;
         Ok(topic)
     }
 
-    async fn ensure(&mut self, client: &Client, replication: Option<i16>) -> CliResult {
+    async fn ensure(&mut self, env: &Env, client: &Client, replication: Option<i16>) -> CliResult {
         let name = &self.name;
         let admin = client.admin();
-        let mut creation = admin.create_topic(name).partitions(self.partitions);
-        if let Some(replication) = replication {
-            creation = creation.replication(replication);
+        let deadline = env.now() + CREATE_WAIT_MAX;
+        loop {
+            let mut creation = admin.create_topic(name).partitions(self.partitions);
+            if let Some(replication) = replication {
+                creation = creation.replication(replication);
+            }
+            match creation.ensure().await {
+                Ok(_) => break,
+                // A thousand partitions take their time; asked again, a topic that came to be
+                // meanwhile is as good.
+                Err(error) if error.kind() == ErrorKind::RequestTimeout && env.now() < deadline => {
+                }
+                Err(error) => {
+                    let what = format!("cannot create the topic {name}");
+                    return Err(client_error(&error, &what).into());
+                }
+            }
         }
-        creation
-            .ensure()
-            .await
-            .map_err(|error| client_error(&error, &format!("cannot create the topic {name}")))?;
         let topic = admin
             .describe_topic(name)
             .await

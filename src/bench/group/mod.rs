@@ -51,13 +51,14 @@ const TOPIC_PAUSE: Duration = Duration::from_secs(2);
 /// File descriptors that this process needs besides one for each member.
 const DESCRIPTORS_BESIDE: u64 = 256;
 
+// Doc comments on the variants would give `--help` a longer form than `-h`.
 /// How members and coordinator talk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProtocolArg {
-    /// JoinGroup, SyncGroup, Heartbeat; a leader among the members shares out
+    // JoinGroup, SyncGroup, Heartbeat; a leader among the members shares out.
     #[default]
     Classic,
-    /// ConsumerGroupHeartbeat (KIP-848); the coordinator shares out
+    // ConsumerGroupHeartbeat (KIP-848); the coordinator shares out.
     Consumer,
 }
 
