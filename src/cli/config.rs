@@ -84,8 +84,20 @@ pub(super) async fn run(context: &Context, command: ConfigCommand) -> CliResult 
 }
 
 async fn list(admin: &Admin, args: &ListArgs) -> CliResult {
+    // The cluster's own resource holds what was set; any node knows the defaults as well.
+    let resource = if args.all {
+        let cluster = admin.describe_cluster().await;
+        let cluster =
+            cluster.map_err(|error| client_error(&error, "cannot describe the cluster"))?;
+        match cluster.brokers.first() {
+            Some(broker) => ConfigResource::Broker(broker.id),
+            None => ConfigResource::Cluster,
+        }
+    } else {
+        ConfigResource::Cluster
+    };
     let mut entries = admin
-        .describe_configs(&ConfigResource::Cluster)
+        .describe_configs(&resource)
         .await
         .map_err(|error| client_error(&error, "cannot describe the cluster's settings"))?;
     entries.sort_by(|a, b| a.name.cmp(&b.name));

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corduroy_raft::{RaftError, ReplicaSpec, Role};
+use corduroy_raft::{RaftError, Replica, ReplicaSpec, Role};
 use corduroy_record::{GroupId, NodeId, PartitionIndex, ReplicaId, TopicPartition};
 use corduroy_storage::StorageError;
 use futures::StreamExt;
@@ -29,6 +29,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a damaged leader may take to hand its leadership over before it stops anyway.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+
+/// How long the second replica of a new group waits for the first one to start it; the third waits
+/// twice as long.
+const STAND_IN_AFTER: Duration = Duration::from_secs(3);
 
 /// Why a replica could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -260,14 +264,45 @@ impl Shard {
                 .insert(want.group, Rc::downgrade(&coordinator));
             self.env().spawn_local(coordinator.run());
         }
-        // The first replica of the list starts the group, once; the others wait to be called.
-        let first = want.members.first().map(|(replica, _)| *replica);
-        if fresh
-            && first == Some(want.replica)
-            && let Err(error) = replica.initialize(want.members).await
-        {
-            debug!(group = %want.group, %error, "the group had started already");
+        if fresh {
+            self.start_group(want.group, want.replica, want.members, &replica)
+                .await;
         }
         Ok(())
+    }
+
+    /// The first replica of the list starts the group; the others wait to be called. If the first
+    /// one's node dies before it has called anybody, the next takes its place: the group's first
+    /// entry is its membership, from the same command of the controller, so it is the same entry
+    /// whoever writes it, and an election follows either way (safety law 7).
+    async fn start_group(
+        &self,
+        group: GroupId,
+        own: ReplicaId,
+        members: Vec<(ReplicaId, NodeId)>,
+        replica: &Replica,
+    ) {
+        let place = members.iter().position(|(id, _)| *id == own);
+        let start = async move |replica: &Replica, members| {
+            if let Err(error) = replica.initialize(members).await {
+                debug!(%group, %error, "the group had started already");
+            }
+        };
+        let wait = match place.and_then(|place| u32::try_from(place).ok()) {
+            None => return,
+            Some(0) => return start(replica, members).await,
+            Some(place) => STAND_IN_AFTER * place,
+        };
+        let (env, replica) = (self.env().clone(), replica.clone());
+        self.env().spawn_local(async move {
+            env.sleep(wait).await;
+            let state = replica.log().state();
+            let untouched = state.last.is_none() && state.vote.is_none() && !state.damaged;
+            let stopped = replica.view().role == Role::Stopped;
+            if untouched && !stopped {
+                info!(%group, "nobody has started this group; this replica does");
+                start(&replica, members).await;
+            }
+        });
     }
 }

@@ -296,7 +296,8 @@ impl StoreInner {
         if let (Some((_, durable_end)), Some(segment)) = (durable, core.segments.back_mut()) {
             segment.end = durable_end;
             segment.index.truncate(durable_end);
-            segment.sealed = true;
+            // One without an entry goes on: the next one would begin at the same entry.
+            segment.sealed = durable_end > crate::segment::SEGMENT_HEADER_BYTES;
         }
         let flags = undone.raises_flags.then(|| {
             core.begin_cut();

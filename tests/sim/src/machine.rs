@@ -54,7 +54,7 @@ enum Life {
     /// The process runs and has not said that it serves.
     Booting,
     /// It serves.
-    Serving(LocalServing),
+    Serving(Box<LocalServing>),
     /// It is told to stop and does so.
     Stopping,
     /// It ended by itself: why.
@@ -118,7 +118,7 @@ impl Machine {
         machines.start(self.host, async move {
             let after = match config {
                 Ok(config) => match node.boot(env, config, disk).await {
-                    Ok(serving) => Life::Serving(serving),
+                    Ok(serving) => Life::Serving(Box::new(serving)),
                     Err(error) => Life::Ended(error.to_string()),
                 },
                 Err(reason) => Life::Ended(reason),
