@@ -56,6 +56,30 @@ fn a_leadership_does_not_move_to_a_node_that_is_out_of_sync() {
     cluster.node(other).resume();
 }
 
+#[test]
+fn a_topic_whose_first_replica_is_dead_gets_a_leader() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    cluster.create_topic("before", 3, &[]);
+    let dead = 3;
+    cluster.node(dead).pause();
+    for partition in 0..3 {
+        cluster.wait_in_sync("before", partition, 2);
+    }
+    // By hand, since a node that is down is not chosen; it would start the group.
+    let created = cluster.run(&["topic", "create", "orphan", "--assign", "3,1,2"]);
+    let words = String::from_utf8_lossy(&created.stderr).into_owned();
+    let leader = cluster.leader("orphan", 0);
+    assert_ne!(leader, dead, "{words}");
+    let produced = cluster
+        .wire(leader)
+        .produce(("orphan", 0), -1, WAIT, &batch(None, &["x"]))
+        .expect("answered");
+    assert_eq!(produced.error, ErrorCode::None);
+    cluster.node(dead).resume();
+    cluster.wait_in_sync("orphan", 0, 3);
+}
+
 /// The state file of the only partition below a directory.
 fn state_file(dir: &Path) -> PathBuf {
     let mut dirs = vec![dir.to_owned()];

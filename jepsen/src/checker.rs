@@ -9,6 +9,7 @@
 //! - [`recency`]: what an answer had to know because of what ended before it was asked for;
 //! - [`replica`]: the final reads of all replicas against each other;
 //! - [`contract`]: writes that had to be refused;
+//! - [`group`]: who had which partitions of a group, and where the group went on;
 //! - [`progress`]: whether every partition takes writes again after the heal;
 //! - [`legal`]: the table of what is allowed under which settings.
 //!
@@ -18,6 +19,7 @@
 mod collect;
 mod consumer;
 mod contract;
+mod group;
 mod index;
 mod legal;
 mod log;
@@ -45,6 +47,7 @@ pub fn check(history: &History, settings: &ClientSettings) -> Verdict {
     recency::check(&index, &terms, &mut collector);
     replica::check(&index, &terms, &mut collector);
     contract::check(&index, settings, &mut collector);
+    group::check(&index, &mut collector);
     progress::check(&index, &mut collector);
 
     let mut counts = count(history, &index);

@@ -1,17 +1,21 @@
 //! Whether a run has seen enough for its silence to mean something, and how long the cluster was
 //! unavailable.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Call, FaultEvent, FaultPhase, History, Key, Mark, Minima, Nanos};
+use crate::history::{
+    Answer, Call, FaultEvent, FaultPhase, History, Key, Mark, Minima, Nanos, Operation, Outcome,
+};
 
 /// A run at least this long has to reach the full minima.
 pub const FULL_RUN_SECONDS: u64 = 300;
 const TIMES_EACH_FAULT: u64 = 3;
 const OPERATIONS_IN_FAULTS: u64 = 1_000;
 const OPERATIONS_IN_FAULTS_LEAST: u64 = 100;
+/// Where groups and their positions are kept: who leads its partitions are the coordinators.
+pub const OFFSETS_TOPIC: &str = "__consumer_offsets";
 /// From this length on, a run has to do the full number of operations.
 const FULL_OPERATIONS_SECONDS: u64 = 60;
 
@@ -33,6 +37,7 @@ impl Minima {
             writes_in_faults: operations,
             reads_in_faults: operations,
             final_read: true,
+            group: None,
         }
     }
 
@@ -57,8 +62,25 @@ pub struct Coverage {
     pub partitions: u64,
     pub partitions_final_read: u64,
     pub partitions_compared: u64,
+    /// Of groups, where the run had any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupCoverage>,
     /// What is missing for a pass, a sentence each.
     pub missing: Vec<String>,
+}
+
+/// What a run has covered of groups.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupCoverage {
+    /// Generations in which partitions were given out, of all groups together.
+    pub rebalances: u64,
+    /// Acknowledged commits.
+    pub commits: u64,
+    pub commits_in_faults: u64,
+    /// How often a coordinator was seen to give way to the next one.
+    pub coordinator_changes: u64,
+    /// Partitions that a group has read to the end after the heal, of all groups together.
+    pub drained: u64,
 }
 
 /// How long clients had to wait.
@@ -237,8 +259,52 @@ pub fn measure(history: &History, finals: &FinalReads) -> Coverage {
             _ => {}
         }
     }
+    coverage.group = measure_groups(history, |op| {
+        everything || any_meets(&active, op.invoked, op.end())
+    });
     coverage.missing = missing(history, &coverage);
     coverage
+}
+
+/// Counts what groups did; nothing if the run had none.
+fn measure_groups(
+    history: &History,
+    is_in_fault: impl Fn(&Operation) -> bool,
+) -> Option<GroupCoverage> {
+    let mut coverage = GroupCoverage::default();
+    let mut generations = BTreeSet::new();
+    let mut epochs: BTreeMap<&Key, BTreeSet<i32>> = BTreeMap::new();
+    let mut has_groups = history.header.plan.minima.group.is_some();
+    for op in history.operations.iter().filter(|op| op.is_ok()) {
+        match (&op.call, &op.outcome) {
+            (Call::GroupJoin { .. }, _) => has_groups = true,
+            (
+                Call::GroupAssigned {
+                    group,
+                    generation: Some(generation),
+                    ..
+                },
+                _,
+            ) => {
+                generations.insert((group.as_str(), *generation));
+            }
+            (Call::GroupCommit { .. }, _) => {
+                coverage.commits += 1;
+                coverage.commits_in_faults += u64::from(is_in_fault(op));
+            }
+            (Call::GroupDrain { .. }, _) => coverage.drained += 1,
+            (Call::Leadership { key }, Outcome::Ok(Answer::Leadership { epoch, .. }))
+                if &*key.topic == OFFSETS_TOPIC =>
+            {
+                epochs.entry(key).or_default().insert(*epoch);
+            }
+            _ => {}
+        }
+    }
+    coverage.rebalances = generations.len() as u64;
+    let changes = epochs.values().map(|seen| seen.len() as u64 - 1);
+    coverage.coordinator_changes = changes.sum();
+    has_groups.then_some(coverage)
 }
 
 fn missing(history: &History, coverage: &Coverage) -> Vec<String> {
@@ -279,6 +345,30 @@ fn missing(history: &History, coverage: &Coverage) -> Vec<String> {
     ] {
         if seen < least {
             missing.push(format!("{seen} of {least} {name}{place}"));
+        }
+    }
+    if let (Some(least), Some(seen)) = (&minima.group, &coverage.group) {
+        for (name, seen, least) in [
+            ("rebalances".to_owned(), seen.rebalances, least.rebalances),
+            (
+                format!("commits acknowledged{place}"),
+                seen.commits_in_faults,
+                least.commits_in_faults,
+            ),
+            (
+                "coordinators that gave way".to_owned(),
+                seen.coordinator_changes,
+                least.coordinator_changes,
+            ),
+            (
+                "partitions read to the end by a group".to_owned(),
+                seen.drained,
+                least.drained,
+            ),
+        ] {
+            if seen < least {
+                missing.push(format!("{seen} of {least} {name}"));
+            }
         }
     }
     if minima.final_read {

@@ -126,6 +126,22 @@ pub struct Minima {
     pub reads_in_faults: u64,
     /// Whether every partition must have been read to its end by a fresh client and on every node.
     pub final_read: bool,
+    /// What a run with groups has to have seen of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupMinima>,
+}
+
+/// The least that a run has to have seen of its groups.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupMinima {
+    /// Generations in which partitions were given out, of all groups together.
+    pub rebalances: u64,
+    /// Acknowledged commits while a fault was active; in a run without faults, at all.
+    pub commits_in_faults: u64,
+    /// How often a coordinator gave way to the next one.
+    pub coordinator_changes: u64,
+    /// Partitions that have to be read to the end by each group after the heal.
+    pub drained: u64,
 }
 
 /// How the clients were set up: decides which anomalies are legal.
@@ -288,6 +304,46 @@ pub enum Call {
     },
     /// The client is dropped without a goodbye. The worker goes on under another process id.
     Crash,
+    /// The process becomes a member of a group, or tries to.
+    GroupJoin {
+        group: String,
+    },
+    /// Not a question, but what a member was told: these partitions are its own.
+    GroupAssigned {
+        group: String,
+        /// Under which generation (or member epoch) it has them; absent where that is not certain.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        generation: Option<i32>,
+        keys: Vec<Key>,
+        /// Up to then nothing of it was known: the member has looked for committed positions later
+        /// than this.
+        since: Nanos,
+    },
+    /// These partitions were the member's and are not any more, whether it gave them back or was
+    /// told that they were lost.
+    GroupRevoked {
+        group: String,
+        keys: Vec<Key>,
+    },
+    /// The group goes on at `offset`. `generation`: that of the assignment by which the member got
+    /// the partition.
+    GroupCommit {
+        group: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        generation: Option<i32>,
+        key: Key,
+        offset: i64,
+    },
+    /// What is committed. Answer: [`Answer::Positions`].
+    GroupPositions {
+        group: String,
+    },
+    /// After everything was healed and written: a member of the group has read the partition to
+    /// its end. Answer: [`Answer::Latest`], the end.
+    GroupDrain {
+        group: String,
+        key: Key,
+    },
     /// Anything else, for the timeline only: leadership transfers, membership changes.
     Admin {
         what: String,
@@ -370,6 +426,8 @@ pub enum Answer {
         node: Option<u32>,
         epoch: i32,
     },
+    /// The committed position of each partition that has one.
+    Positions(Vec<(Key, i64)>),
     /// Everything that has nothing to say.
     Done,
 }

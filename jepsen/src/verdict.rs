@@ -85,6 +85,19 @@ pub enum Class {
     ReplicaDivergence,
     /// A replica's log has a hole, or ends before the leader's although everything is healed.
     ReplicaIncomplete,
+    /// One partition was given to two members in one generation.
+    DoubleOwnership,
+    /// A commit of an older generation was acknowledged after a member had the partition in a newer
+    /// one.
+    StaleCommit,
+    /// The group went on below a position whose commit was acknowledged before.
+    LostPosition,
+    /// The group went on above every position that anybody committed.
+    PositionAhead,
+    /// A member that joined got a lower generation than was given out before.
+    GenerationGoesBack,
+    /// An acknowledged write was handed to no member of a group that read to the end.
+    Unconsumed,
 }
 
 impl Class {
@@ -119,6 +132,12 @@ impl Class {
         Class::Stuck,
         Class::ReplicaDivergence,
         Class::ReplicaIncomplete,
+        Class::DoubleOwnership,
+        Class::StaleCommit,
+        Class::LostPosition,
+        Class::PositionAhead,
+        Class::GenerationGoesBack,
+        Class::Unconsumed,
     ];
 
     /// The name in verdicts, `results.json` and the documentation.
@@ -154,6 +173,12 @@ impl Class {
             Class::Stuck => "stuck",
             Class::ReplicaDivergence => "replica-divergence",
             Class::ReplicaIncomplete => "replica-incomplete",
+            Class::DoubleOwnership => "double-ownership",
+            Class::StaleCommit => "stale-commit",
+            Class::LostPosition => "lost-position",
+            Class::PositionAhead => "position-ahead",
+            Class::GenerationGoesBack => "generation-goes-back",
+            Class::Unconsumed => "unconsumed",
         }
     }
 }
@@ -268,6 +293,13 @@ impl Verdict {
             "{} acked, {} lost, {} duplicated, {} unseen, {} reads",
             counts.writes_ok, counts.lost, counts.duplicated, counts.unseen, counts.reads_ok
         );
+        let numbers = match &self.coverage.group {
+            Some(group) => format!(
+                "{numbers}, {} rebalances, {} commits, {} coordinator changes",
+                group.rebalances, group.commits, group.coordinator_changes
+            ),
+            None => numbers,
+        };
         match self.judgement() {
             Judgement::Pass => {
                 let longest = self.availability.longest_gap_seconds();

@@ -130,6 +130,35 @@ fn describe(op: &Operation, about: Option<&Key>, offsets: &[i64]) -> String {
             false => format!("abort txn {}", txn.0),
         },
         Call::Crash => "crash".to_owned(),
+        Call::GroupJoin { group } => format!("join {group}"),
+        Call::GroupAssigned {
+            group,
+            generation,
+            keys,
+            ..
+        } => format!(
+            "{group} gives it {} in {}",
+            about.map_or(format!("{} partitions", keys.len()), Key::to_string),
+            generation.map_or("some generation".to_owned(), |number| format!(
+                "generation {number}"
+            ))
+        ),
+        Call::GroupRevoked { group, keys } => {
+            format!("gives {} partitions of {group} up", keys.len())
+        }
+        Call::GroupCommit {
+            group,
+            generation,
+            key,
+            offset,
+        } => {
+            let from = generation.map_or("some generation".to_owned(), |number| {
+                format!("generation {number}")
+            });
+            format!("commit {offset} of {key} to {group}, assigned in {from}")
+        }
+        Call::GroupPositions { group } => format!("positions of {group}"),
+        Call::GroupDrain { group, key } => format!("read {key} to the end as {group}"),
         Call::Admin { what } => what.clone(),
     };
     let outcome = match &op.outcome {
@@ -143,6 +172,15 @@ fn describe(op: &Operation, about: Option<&Key>, offsets: &[i64]) -> String {
             format!("answered {node} in epoch {epoch}")
         }
         Outcome::Ok(Answer::Done) => "ok".to_owned(),
+        Outcome::Ok(Answer::Positions(positions)) => {
+            let about = |key: &Key| about.is_none_or(|about| about == key);
+            let shown: Vec<String> = positions
+                .iter()
+                .filter(|(key, _)| about(key))
+                .map(|(key, offset)| format!("{key} at {offset}"))
+                .collect();
+            format!("answered {}", shown.join(" "))
+        }
         Outcome::Ok(Answer::Read(reads)) => {
             let reads: Vec<String> = reads
                 .iter()

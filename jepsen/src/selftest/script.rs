@@ -22,11 +22,15 @@
 //! | `p1 latest N`, `p1 leader NODE epoch N` | ListOffsets, Metadata |
 //! | `p1 assign KEY ...`, `p1 seek N`, `p1 crash` | the consumer's and client's own |
 //! | `p1 commit T`, `p1 abort T`, `-> unknown` | the end of a transaction |
+//! | `p1 joins`, `p1 assigned [gen N] KEY ...`, `p1 revoked KEY ...` | a member of the group `g`, and what it is given and loses |
+//! | `p1 commits OFFSET [gen N] [-> unknown]` | a commit under the assignment of that generation |
+//! | `p1 positions N`, `p1 drained END` | the group's committed position; it has read the partition to `END` |
 //! | `create`, `delete [-> fail]` | the topic of the line's partition |
 //! | `fault NAME NODE ...`, `heal NAME`, `whole NAME` | a fault's beginning and end, and the cluster whole after it |
 //! | `healed`, `load-end`, `starved` | marks |
 //! | `settings KEY=VALUE ...` | before the first call |
 //! | `plan FAULTS WRITES READS` | minima: each of `a,b` or `-` once, so many writes and reads, a final read |
+//! | `group-plan REBALANCES COMMITS CHANGES DRAINED` | minima of a run with groups |
 //! | `expect CLASS[xN] ...`, `allows CLASS[xN] ...`, `missing TEXT` | what has to come of it; nothing is the default |
 
 use std::collections::BTreeMap;
@@ -156,6 +160,7 @@ impl Script {
             }
             "settings" => return self.settings(&words[1..]),
             "plan" => return self.plan(&words[1..]),
+            "group-plan" => return self.group_plan(&words[1..]),
             _ => {}
         }
         let times = self.times(&mut words)?;
@@ -266,6 +271,10 @@ impl Script {
                 (Call::Seek { key, offset }, done())
             }
             ["crash"] => (Call::Crash, done()),
+            [
+                "joins" | "assigned" | "revoked" | "commits" | "positions" | "drained",
+                ..,
+            ] => group_call(times.0, key, words, result)?,
             [end @ ("commit" | "abort"), txn] => {
                 let call = Call::EndTxn {
                     txn: TxnId(number(txn)?),
@@ -406,10 +415,82 @@ impl Script {
                 writes_in_faults: number(writes)?,
                 reads_in_faults: number(reads)?,
                 final_read: true,
+                group: None,
             },
         };
         Ok(())
     }
+
+    fn group_plan(&mut self, words: &[&str]) -> Result<(), String> {
+        let [rebalances, commits, changes, drained] = words else {
+            return Err("expected: group-plan REBALANCES COMMITS CHANGES DRAINED".to_owned());
+        };
+        self.header.plan.minima.group = Some(GroupMinima {
+            rebalances: number(rebalances)?,
+            commits_in_faults: number(commits)?,
+            coordinator_changes: number(changes)?,
+            drained: number(drained)?,
+        });
+        Ok(())
+    }
+}
+
+/// The group of all scripts.
+const GROUP: &str = "g";
+
+/// What a member of the group does, or is told.
+fn group_call(
+    at: Nanos,
+    key: Key,
+    words: &[&str],
+    result: &[&str],
+) -> Result<(Call, Outcome), String> {
+    let group = GROUP.to_owned();
+    let keys = |words: &[&str]| -> Result<Vec<Key>, String> {
+        let keys = words.iter().map(|word| word.parse::<Key>());
+        keys.collect::<Result<_, _>>()
+            .map_err(|error| error.to_string())
+    };
+    let call = match words {
+        ["joins"] => Call::GroupJoin { group },
+        ["assigned", rest @ ..] => {
+            let (generation, rest) = match rest {
+                ["gen", generation, rest @ ..] => (Some(number(generation)?), rest),
+                rest => (None, rest),
+            };
+            Call::GroupAssigned {
+                group,
+                generation,
+                keys: keys(rest)?,
+                since: at,
+            }
+        }
+        ["revoked", rest @ ..] => Call::GroupRevoked {
+            group,
+            keys: keys(rest)?,
+        },
+        ["commits", offset, options @ ..] => {
+            let generation = pairs(options)?.get("gen").copied();
+            Call::GroupCommit {
+                group,
+                generation: generation.map(number).transpose()?,
+                key,
+                offset: number(offset)?,
+            }
+        }
+        ["positions", offset] => {
+            let positions = vec![(key, number(offset)?)];
+            let answer = Outcome::Ok(Answer::Positions(positions));
+            return Ok((Call::GroupPositions { group }, answer));
+        }
+        ["drained", end] => {
+            let offset = number(end)?;
+            let answer = Outcome::Ok(Answer::Latest { offset });
+            return Ok((Call::GroupDrain { group, key }, answer));
+        }
+        _ => return Err("no such call of a group".to_owned()),
+    };
+    Ok((call, outcome(result, Answer::Done)?))
 }
 
 /// When a call is made, and when it ends, if ever.
