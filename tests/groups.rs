@@ -9,7 +9,7 @@
 mod support;
 
 use corduroy_protocol::ErrorCode;
-use support::group::{Member, committed};
+use support::group::{Member, committed, delete_group};
 use support::{Cluster, alone, wait_until};
 
 const TOPIC: &str = "orders";
@@ -176,6 +176,23 @@ fn pair_with(cluster: &Cluster, first: &mut Member) -> Member {
         joining.join().expect("the second settles");
     });
     second
+}
+
+#[test]
+fn a_group_is_deleted_as_soon_as_its_last_member_has_left() {
+    let _alone = alone();
+    let cluster = cluster();
+    for round in 0..20 {
+        let group = format!("brief-{round}");
+        let mut member = Member::new(&group);
+        member.settle(&cluster);
+        assert_eq!(member.commit(&cluster, (TOPIC, 0), 3), ErrorCode::None);
+        assert_eq!(delete_group(&cluster, &group), ErrorCode::NonEmptyGroup);
+        assert_eq!(member.leave(&cluster), ErrorCode::None);
+        assert_eq!(delete_group(&cluster, &group), ErrorCode::None, "{group}");
+        assert_eq!(delete_group(&cluster, &group), ErrorCode::GroupIdNotFound);
+        assert_eq!(committed(&cluster, &group, (TOPIC, 0)).0, -1);
+    }
 }
 
 #[test]

@@ -5,9 +5,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::stream::Stream;
+
+/// Connections that wait to be accepted, as far as the system allows (`net.core.somaxconn`). A
+/// thousand clients look for their new leader or coordinator at the same moment; whoever finds no
+/// place tries again only a second later.
+const BACKLOG_CONNECTIONS_MAX: u32 = 4096;
 
 /// A future of a [`Network`] operation.
 pub type NetworkFuture<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
@@ -80,10 +85,15 @@ pub(crate) struct TcpNetwork;
 impl Network for TcpNetwork {
     fn listen(&self, addr: SocketAddr) -> NetworkFuture<'_, Listener> {
         Box::pin(async move {
-            // tokio sets SO_REUSEADDR here: a restarted node takes its port back at once.
-            let listener = TcpListener::bind(addr).await?;
+            let socket = match addr {
+                SocketAddr::V4(_) => TcpSocket::new_v4()?,
+                SocketAddr::V6(_) => TcpSocket::new_v6()?,
+            };
+            // A restarted node takes its port back at once.
+            socket.set_reuseaddr(true)?;
+            socket.bind(addr)?;
             Ok(Listener {
-                inner: ListenerKind::Tcp(listener),
+                inner: ListenerKind::Tcp(socket.listen(BACKLOG_CONNECTIONS_MAX)?),
             })
         })
     }

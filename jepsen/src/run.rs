@@ -20,7 +20,7 @@ use crate::faults::inject::Injector;
 use crate::faults::plan::plan;
 use crate::faults::{FaultKind, Need, shim};
 use crate::history::{
-    ClientSettings, FORMAT, FaultPhase, Header, History, HistoryWriter, Mark, Minima, Plan,
+    ClientSettings, FORMAT, FaultPhase, GroupMinima, Header, History, HistoryWriter, Mark, Minima, Plan,
     STARVED_SECONDS_MAX,
 };
 use crate::preflight::Preflight;
@@ -28,7 +28,7 @@ use crate::report::{self, RunSummary};
 use crate::topology::Topology;
 use crate::verdict::{EXIT_COVERAGE, EXIT_VIOLATION, Verdict};
 use crate::workload::recorder::Recorder;
-use crate::workload::{DELIVERY_WAIT_MAX, WorkloadKind, final_read};
+use crate::workload::{DELIVERY_WAIT_MAX, WorkloadKind, final_read, group};
 use load::Load;
 use progress::Progress;
 
@@ -42,6 +42,17 @@ const AFTER_HEAL: Duration = Duration::from_secs(5);
 const STOP_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Where disk images go if there is room: memory, which is quick.
 const IMAGES_IN_MEMORY: &str = "/dev/shm";
+/// A run with groups has to see so many generations, and so many commits while a fault was active.
+const REBALANCES_MIN: u64 = 10;
+const COMMITS_IN_FAULTS_PER_SECOND: u64 = 1;
+const COMMITS_IN_FAULTS_MAX: u64 = 100;
+/// Faults under which a coordinator has to be seen to give way.
+const COORDINATORS_MOVE_BY: &[FaultKind] = &[
+    FaultKind::Kill,
+    FaultKind::Restart,
+    FaultKind::PowerLoss,
+    FaultKind::PowerLossAll,
+];
 /// What a trial says that was told to stop.
 pub const INTERRUPTED: &str = "interrupted";
 /// Room that is left there for others.
@@ -218,10 +229,11 @@ pub async fn execute(env: &Env, run: &RunPlan, preflight: &Preflight) -> anyhow:
             .shim
             .clone()
             .filter(|_| needs(&run.kinds, Need::Shim)),
-        extra: run
-            .settings
+        extra: workload_settings(run.workload)
             .iter()
-            .flat_map(|setting| ["--set".to_owned(), setting.clone()])
+            .map(|setting| (*setting).to_owned())
+            .chain(run.settings.iter().cloned())
+            .flat_map(|setting| ["--set".to_owned(), setting])
             .collect(),
         environment: run.environment.clone(),
     };
@@ -245,6 +257,14 @@ pub async fn execute(env: &Env, run: &RunPlan, preflight: &Preflight) -> anyhow:
 
 fn needs(kinds: &[FaultKind], need: Need) -> bool {
     kinds.iter().any(|kind| kind.needs().contains(&need))
+}
+
+/// Settings of nodes that a workload needs.
+fn workload_settings(workload: WorkloadKind) -> &'static [&'static str] {
+    match workload {
+        WorkloadKind::Group => group::NODE_SETTINGS,
+        _ => &[],
+    }
 }
 
 fn images_dir(run: &RunPlan) -> PathBuf {
@@ -316,6 +336,9 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     env.sleep(AFTER_HEAL).await;
     load.stop(env, DELIVERY_WAIT_MAX + AFTER_HEAL).await;
     recorder.mark(Mark::LoadEnd { at: recorder.now() });
+    for missing in load.drain(run.workload).await {
+        recorder.note(missing);
+    }
     progress.say("reading every replica");
     for missing in final_read::run(load.shared(), cluster, &load.topics()).await {
         recorder.note(missing);
@@ -390,6 +413,9 @@ fn header(env: &Env, run: &RunPlan) -> Header {
         minima.writes_in_faults /= 4;
         minima.reads_in_faults /= 10;
     }
+    if run.workload == WorkloadKind::Group {
+        minima.group = Some(group_minima(run));
+    }
     Header {
         format: FORMAT,
         workload: run.workload.name().to_owned(),
@@ -411,6 +437,18 @@ fn header(env: &Env, run: &RunPlan) -> Header {
             load_seconds: run.seconds,
             minima,
         },
+    }
+}
+
+/// The least that groups have to go through.
+fn group_minima(run: &RunPlan) -> GroupMinima {
+    let disturbs = |kind: &FaultKind| COORDINATORS_MOVE_BY.contains(kind);
+    let partitions = load::QUEUE_PLACES as u64 * u64::from(load::QUEUE_PARTITIONS);
+    GroupMinima {
+        rebalances: REBALANCES_MIN,
+        commits_in_faults: (run.seconds * COMMITS_IN_FAULTS_PER_SECOND).min(COMMITS_IN_FAULTS_MAX),
+        coordinator_changes: u64::from(run.nodes > 1 && run.kinds.iter().any(disturbs)),
+        drained: group::GROUP_COUNT * partitions,
     }
 }
 

@@ -119,12 +119,30 @@ pub(super) fn run(env: &Env, args: &StartArgs) -> CliResult<ExitCode> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    allow_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let result = runtime.block_on(live(env, config));
     runtime.shutdown_background();
     result
+}
+
+/// A node holds a few files for each partition and a socket for each client: it asks for as many as
+/// the system lets it have, which costs nothing until they are used.
+fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return;
+    }
+    let wanted = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, wanted) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 async fn live(env: &Env, config: NodeConfig) -> CliResult<ExitCode> {

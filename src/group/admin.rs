@@ -142,29 +142,41 @@ impl Coordinator {
         }
     }
 
+    /// Decided from the applied state once nothing is under way: the last member may have left just
+    /// now, and its group's record is then on its way.
     pub(super) fn delete(self: &Rc<Self>, group: String, reply: Reply<Result<(), ErrorCode>>) {
-        let decided = self.serving().and_then(|term| {
-            let has_members = self.running(&group, |running| !running.is_empty());
-            if has_members == Some(true) {
-                return Err(ErrorCode::NonEmptyGroup);
-            }
-            let machine = self.partition.machine();
-            let state = machine.groups().and_then(|table| table.get(&group));
-            let records = delete_group(&group, state).map_err(|error| error.code)?;
-            Ok((term, records))
+        let coordinator = self.clone();
+        self.env.spawn_local(async move {
+            let _gone = reply.send(coordinator.delete_group(&group).await);
         });
-        match decided {
-            Err(code) => {
-                let _gone = reply.send(Err(code));
+    }
+
+    async fn delete_group(self: Rc<Self>, group: &str) -> Result<(), ErrorCode> {
+        self.writer.settled().await;
+        let term = self.serving()?;
+        let mut refused = None;
+        let written = self.writer.write_alone(term, || {
+            let has_members = self.running(group, |running| !running.is_empty());
+            let decided = if has_members == Some(true) {
+                Err(ErrorCode::NonEmptyGroup)
+            } else {
+                let machine = self.partition.machine();
+                let state = machine.groups().and_then(|table| table.get(group));
+                delete_group(group, state).map_err(|error| error.code)
+            };
+            match decided {
+                Ok(records) => {
+                    self.drop_running(group);
+                    records
+                }
+                Err(code) => {
+                    refused = Some(code);
+                    Vec::new()
+                }
             }
-            Ok((term, records)) => {
-                self.drop_running(&group);
-                let written = self.writer.write(term, &records);
-                self.env.spawn_local(async move {
-                    let _gone = reply.send(written.await);
-                });
-            }
-        }
+        });
+        written.await?;
+        refused.map_or(Ok(()), Err)
     }
 }
 

@@ -45,7 +45,10 @@ pub(super) struct Writer {
     waiting_bytes: Cell<usize>,
     under_way: Cell<usize>,
     held: Cell<bool>,
-    idle: Notify,
+    /// Decisions taken in, and decisions answered.
+    taken: Cell<u64>,
+    answered: Cell<u64>,
+    changed: Notify,
 }
 
 impl Writer {
@@ -57,7 +60,9 @@ impl Writer {
             waiting_bytes: Cell::new(0),
             under_way: Cell::new(0),
             held: Cell::new(false),
-            idle: Notify::new(),
+            taken: Cell::new(0),
+            answered: Cell::new(0),
+            changed: Notify::new(),
         })
     }
 
@@ -84,19 +89,34 @@ impl Writer {
         term: Term,
         decide: impl FnOnce() -> Vec<GroupRecord>,
     ) -> Written {
-        while self.held.replace(true) {
-            self.idle.notified().await;
-        }
+        self.until(|writer| !writer.held.get()).await;
+        self.held.set(true);
         let release = Release(self.clone());
-        while self.under_way.get() > 0 {
-            self.idle.notified().await;
-        }
+        self.until(|writer| writer.under_way.get() == 0).await;
         let records = decide();
         let written = self.queue(term, &records, Place::First);
         drop(release);
         match written {
             Ok(done) => done.await.unwrap_or(Err(ErrorCode::NotCoordinator)),
             Err(code) => Err(code),
+        }
+    }
+
+    /// Waits until whatever was handed in before the call has its outcome.
+    pub(super) async fn settled(&self) {
+        let taken = self.taken.get();
+        self.until(|writer| writer.answered.get() >= taken).await;
+    }
+
+    async fn until(&self, condition: impl Fn(&Writer) -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Registered before the look, so that no change in between is missed.
+            changed.as_mut().enable();
+            if condition(self) {
+                return;
+            }
+            changed.await;
         }
     }
 
@@ -128,6 +148,7 @@ impl Writer {
             return Err(ErrorCode::CoordinatorLoadInProgress);
         }
         self.waiting_bytes.set(total);
+        self.taken.set(self.taken.get() + 1);
         let waiting = Waiting {
             records,
             bytes,
@@ -152,7 +173,7 @@ impl Writer {
             let ticket = match batch {
                 Some(batch) => self.partition.append_in_term(batch, term, deadline),
                 None => {
-                    answer(done, Err(ErrorCode::RecordListTooLarge));
+                    self.answer(done, Err(ErrorCode::RecordListTooLarge));
                     continue;
                 }
             };
@@ -160,17 +181,26 @@ impl Writer {
             let writer = self.clone();
             self.env.spawn_local(async move {
                 let result = ticket.await;
-                answer(
+                writer.answer(
                     done,
                     result.map(|_| ()).map_err(|error| coordinator_code(&error)),
                 );
                 writer
                     .under_way
                     .set(writer.under_way.get().saturating_sub(1));
-                writer.idle.notify_one();
+                writer.changed.notify_waiters();
                 writer.pump();
             });
         }
+    }
+
+    fn answer(&self, done: Vec<oneshot::Sender<Written>>, result: Written) {
+        self.answered.set(self.answered.get() + done.len() as u64);
+        for done in done {
+            // A client that has gone away needs no answer.
+            let _gone = done.send(result);
+        }
+        self.changed.notify_waiters();
     }
 
     /// The next batch in order: decisions of one term, up to [`BATCH_BYTES`]. No batch: the records
@@ -214,15 +244,8 @@ struct Release(Rc<Writer>);
 impl Drop for Release {
     fn drop(&mut self) {
         self.0.held.set(false);
-        self.0.idle.notify_one();
+        self.0.changed.notify_waiters();
         self.0.pump();
-    }
-}
-
-fn answer(done: Vec<oneshot::Sender<Written>>, result: Written) {
-    for done in done {
-        // A client that has gone away needs no answer.
-        let _gone = done.send(result);
     }
 }
 

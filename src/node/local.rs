@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use corduroy_env::Env;
+use corduroy_group::table::GroupTable;
 use corduroy_raft::{RaftMetrics, Replica};
 use corduroy_record::{GroupId, NodeId, Offset};
 use corduroy_storage::Disk;
@@ -76,6 +77,14 @@ impl LocalNode {
             marks.high_watermark,
             marks.log_end,
         ])
+    }
+
+    /// The consumer groups of a partition of `__consumer_offsets` that is open here, as of its last
+    /// applied entry.
+    pub fn groups(&self, group: GroupId) -> Option<GroupTable> {
+        let shards = self.shards.all();
+        let partition = shards.iter().find_map(|shard| shard.partition(group))?;
+        partition.machine().groups().cloned()
     }
 
     /// The controller's image, as shard 0 has it.

@@ -10,9 +10,10 @@ use corduroy_protocol::messages::offset_commit_request::{
 };
 use corduroy_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use corduroy_protocol::messages::{
-    FindCoordinatorRequest, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse,
-    LeaveGroupRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest, TopicName,
-    leave_group_request::MemberIdentity, offset_fetch_request::OffsetFetchRequestTopic,
+    DeleteGroupsRequest, FindCoordinatorRequest, GroupId, HeartbeatRequest, JoinGroupRequest,
+    JoinGroupResponse, LeaveGroupRequest, OffsetCommitRequest, OffsetFetchRequest,
+    SyncGroupRequest, TopicName, leave_group_request::MemberIdentity,
+    offset_fetch_request::OffsetFetchRequestTopic,
 };
 use corduroy_protocol::{ErrorCode, Request, Response, StrBytes};
 
@@ -294,4 +295,17 @@ pub fn committed(cluster: &Cluster, group: &str, place: (&str, i32)) -> (i64, i3
     });
     assert_eq!(error, ErrorCode::None, "OffsetFetch");
     found.expect("the partition that was asked for")
+}
+
+/// DeleteGroups of one group.
+pub fn delete_group(cluster: &Cluster, group: &str) -> ErrorCode {
+    let request = DeleteGroupsRequest::default().with_groups_names(vec![group_id(group)]);
+    let (error, (), _) = at_coordinator(cluster, group, |wire| {
+        let request = Request::DeleteGroups(request.clone());
+        let Response::DeleteGroups(response) = wire.call(2, &request)? else {
+            panic!("not an answer to DeleteGroups");
+        };
+        Ok((ErrorCode::from_code(response.results[0].error_code), ()))
+    });
+    error
 }

@@ -12,14 +12,14 @@ use crate::history::WorkerId;
 use crate::workload::keys::{self, LiveKeys, LiveTopic};
 use crate::workload::recorder::Recorder;
 use crate::workload::{
-    Shared, WorkloadKind, append, consume, fencing, produce, topics, watch as watching,
+    Shared, WorkloadKind, append, consume, fencing, group, produce, topics, watch as watching,
 };
 
 /// Topics in use at the same time, by workload.
-const QUEUE_PLACES: usize = 2;
+pub const QUEUE_PLACES: usize = 2;
 const TOPICS_PLACES: usize = 3;
 /// Partitions of a topic of the queue.
-const QUEUE_PARTITIONS: u32 = 4;
+pub const QUEUE_PARTITIONS: u32 = 4;
 /// Consumers of each topic.
 const CONSUMERS_PER_PLACE: u32 = 2;
 /// Readers of the list.
@@ -59,6 +59,8 @@ impl Load {
                 let each = writes / (QUEUE_PLACES as u64 * TOPICS_PER_PLACE);
                 (QUEUE_PLACES, each.max(WRITES_MIN), run.rate)
             }
+            // The same topics for the whole run: what counts is who has which partition.
+            WorkloadKind::Group => (QUEUE_PLACES, u64::MAX, run.rate),
             WorkloadKind::ListAppend => (1, LIST_WRITES_MAX, run.rate / LIST_RATE_SHARE),
             WorkloadKind::Register => (
                 REGISTER_PLACES,
@@ -109,7 +111,10 @@ impl Load {
             WorkloadKind::ListAppend | WorkloadKind::Register => {
                 env.spawn_local(keys::keep_filled(shared.clone(), worker(), prefix, 1));
             }
-            WorkloadKind::Queue | WorkloadKind::Durability | WorkloadKind::Fencing => {
+            WorkloadKind::Queue
+            | WorkloadKind::Durability
+            | WorkloadKind::Fencing
+            | WorkloadKind::Group => {
                 let kept = keys::keep_filled(shared.clone(), worker(), prefix, QUEUE_PARTITIONS);
                 env.spawn_local(kept);
             }
@@ -146,6 +151,37 @@ impl Load {
                 worker();
             }
             env.spawn_local(produce::run(shared.clone(), first, run.seed));
+        }
+        if run.workload == WorkloadKind::Group {
+            // Members join once there is something to read.
+            let (shared, seed) = (shared.clone(), run.seed);
+            let mut next = next_worker;
+            env.clone().spawn_local(async move {
+                let has_all = || {
+                    let mut places = 0..shared.keys.places();
+                    places.all(|place| shared.keys.at(place).is_some())
+                };
+                while !has_all() && !shared.is_over() {
+                    shared.pause(LOOK).await;
+                }
+                let worker = || {
+                    next += 1;
+                    WorkerId(next - 1)
+                };
+                group::start(&shared, worker, seed);
+            });
+        }
+    }
+
+    /// Lets each group read to the end, where the workload has any. Call it when the clients have
+    /// stopped.
+    ///
+    /// # Errors
+    /// What was not read to the end, a sentence each.
+    pub async fn drain(&self, workload: WorkloadKind) -> Vec<String> {
+        match workload {
+            WorkloadKind::Group => group::drain(&self.shared).await,
+            _ => Vec::new(),
         }
     }
 

@@ -191,14 +191,14 @@ fn batch(
 }
 
 /// One connection: exactly the frames that are wanted.
-struct Wire {
+pub(super) struct Wire {
     stream: Stream,
     correlation_id: i32,
 }
 
 impl Wire {
     /// Connects to a partition's leader.
-    async fn to_leader(shared: &Shared, key: &Key) -> anyhow::Result<Wire> {
+    pub(super) async fn to_leader(shared: &Shared, key: &Key) -> anyhow::Result<Wire> {
         let client = shared.client("jepsen-fencing").await?;
         let admin = client.admin();
         let found = admin.describe_topic(&*key.topic).await?;
@@ -227,7 +227,8 @@ impl Wire {
         })
     }
 
-    async fn call(&mut self, version: i16, request: &Request) -> anyhow::Result<Response> {
+    /// One request and its answer. A connection that fails once is of no use any more.
+    pub(super) async fn call(&mut self, version: i16, request: &Request) -> anyhow::Result<Response> {
         tokio::time::timeout(ANSWER_WAIT_MAX, self.exchange(version, request)).await?
     }
 

@@ -4,6 +4,7 @@ pub mod append;
 pub mod consume;
 pub mod fencing;
 pub mod final_read;
+pub mod group;
 pub mod keys;
 #[cfg(feature = "librdkafka")]
 pub mod librdkafka;
@@ -15,7 +16,7 @@ pub mod watch;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corduroy_client::{Client, Error};
+use corduroy_client::{Client, ClientBuilder, Error};
 use corduroy_env::Env;
 use tokio::sync::watch as channel;
 
@@ -50,6 +51,8 @@ pub enum WorkloadKind {
     Topics,
     /// Raw batches of fenced producers beside the queue.
     Fencing,
+    /// The queue, read by members of groups that commit, crash, stand still, leave and come back.
+    Group,
     /// The queue on one node: what it acknowledges must be on its disk.
     Durability,
 }
@@ -63,6 +66,7 @@ impl WorkloadKind {
             WorkloadKind::Register => "register",
             WorkloadKind::Topics => "topics",
             WorkloadKind::Fencing => "fencing",
+            WorkloadKind::Group => "group",
             WorkloadKind::Durability => "durability",
         }
     }
@@ -99,6 +103,11 @@ impl Shared {
     /// # Errors
     /// The client's.
     pub async fn client(&self, name: &str) -> Result<Client, Error> {
+        self.builder(name).connect().await
+    }
+
+    /// The same, to be connected elsewhere.
+    pub fn builder(&self, name: &str) -> ClientBuilder {
         Client::builder()
             .env(self.env.clone())
             .client_id(name)
@@ -106,8 +115,6 @@ impl Shared {
             .api_timeout(API_WAIT_MAX)
             .set("allow.auto.create.topics", "false")
             .bootstrap_servers(&self.bootstrap)
-            .connect()
-            .await
     }
 
     /// Whether clients shall stop.

@@ -5,9 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use corduroy::controller::MetadataImage;
+use corduroy_group::consumer::ConsumerGroupState;
+use corduroy_group::table::{GroupKind, GroupTable};
 use corduroy_raft::{Replica, Role};
 use corduroy_record::{GroupId, LogIndex, Term};
 
+use crate::group_ledger::{Told, generation_of};
+use crate::group_log::GroupLogs;
 use crate::history::History;
 use crate::invariants::{self, Invariant, Moment};
 use crate::ledger::Ledger;
@@ -42,11 +46,19 @@ impl fmt::Display for Violation {
 /// How long after its disk has space again a replica may still begin anew.
 const BEGINS_ANEW_MILLIS_MAX: u64 = 3_000;
 
+/// A group that gets another generation so soon after a failover was in the middle of one, or lost
+/// members with it.
+const FAILOVER_MILLIS_MAX: u64 = 2_000;
+
 /// What it has seen, and what it looks for.
 pub struct Checker {
     trace: Trace,
     ledger: Ledger,
     history: History,
+    groups: GroupLogs,
+    told: Vec<Told>,
+    /// When a group with members last came to another coordinator, in simulated milliseconds.
+    failed_over_at: Option<u64>,
     invariants: Vec<Box<dyn Invariant>>,
     before: Seen,
     seen: Seen,
@@ -64,6 +76,9 @@ impl Checker {
             trace,
             ledger,
             history: History::default(),
+            groups: GroupLogs::default(),
+            told: Vec::new(),
+            failed_over_at: None,
             invariants: invariants::all(),
             before: Seen::default(),
             seen: Seen::default(),
@@ -113,6 +128,10 @@ impl Checker {
             if let Some(seen) = seen {
                 let life = (host, machine.incarnation());
                 self.history.absorb(life, handle, seen, &mut self.fresh);
+                if seen.groups.is_some() {
+                    let is_rotten = self.seen.rotten == Some(host);
+                    self.groups.absorb(handle, seen, is_rotten);
+                }
             }
         }
     }
@@ -133,6 +152,7 @@ impl Checker {
         }
         self.seen.note_gone(&mut self.image);
         self.note();
+        self.look_at_groups();
         let acks = self.ledger.take_fresh();
         let fresh = std::mem::take(&mut self.fresh);
         let moment = Moment {
@@ -141,6 +161,8 @@ impl Checker {
             history: &self.history,
             fresh: &fresh,
             acks: &acks,
+            told: &self.told,
+            groups: &self.groups,
             ledger: &self.ledger,
         };
         for invariant in &mut self.invariants {
@@ -153,8 +175,46 @@ impl Checker {
             }
         }
         self.count();
+        self.count_groups();
+        self.groups.begin_look();
         self.before = self.seen.clone();
         Ok(())
+    }
+
+    /// What is known of groups by now, and what their members were told up to now.
+    fn look_at_groups(&mut self) {
+        for (_, group, replica) in self.seen.replicas() {
+            if replica.groups.is_some() {
+                self.groups.note_applied(group, replica.view.applied);
+            }
+        }
+        let ledger = self.ledger.groups();
+        self.told = ledger.take_fresh();
+        for (partition, table) in self.groups.newest() {
+            ledger.publish(partition, table.clone());
+        }
+    }
+
+    fn count_groups(&mut self) {
+        let now = self.seen.at_millis;
+        let generation_began = self.groups.steps().iter().any(|step| {
+            let mut groups = step.after.groups();
+            groups.any(|(name, after)| {
+                let before = step.before.get(name).map_or(0, generation_of);
+                generation_of(after) > before
+            })
+        });
+        let until = self.failed_over_at.map(|at| at + FAILOVER_MILLIS_MAX);
+        if generation_began && until.is_some_and(|until| now <= until) {
+            self.sometimes.reach("failover-rebalance");
+        }
+        for told in &self.told {
+            match told {
+                Told::StaleRefused => self.sometimes.reach("stale-commit-refused"),
+                Told::MemberDied => self.sometimes.reach("member-died"),
+                _ => {}
+            }
+        }
     }
 
     /// Changed replicas go into the trace.
@@ -198,6 +258,10 @@ impl Checker {
                 if now.1 > known.1 {
                     if now.0 != known.0 {
                         reached.push("leader-changed");
+                        if replica.groups.as_ref().is_some_and(|groups| has_stable(groups)) {
+                            reached.push("coordinator-failover");
+                            self.failed_over_at = Some(self.seen.at_millis);
+                        }
                     }
                     *known = now;
                 }
@@ -223,6 +287,15 @@ impl Checker {
             self.sometimes.reach(point);
         }
     }
+}
+
+/// Whether some group has members, each with what it is to have.
+fn has_stable(groups: &GroupTable) -> bool {
+    groups.groups().any(|(_, state)| match &state.kind {
+        GroupKind::Simple => false,
+        GroupKind::Classic(value) => !value.members.is_empty(),
+        GroupKind::Consumer(consumer) => consumer.state() == ConsumerGroupState::Stable,
+    })
 }
 
 fn compare(old: &ReplicaSeen, new: &ReplicaSeen, same_life: bool, reached: &mut Vec<&'static str>) {

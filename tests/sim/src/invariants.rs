@@ -4,8 +4,12 @@ mod acked_by_min_insync;
 mod acked_is_durable;
 mod applied_ascends;
 mod committed_is_final;
+mod committed_offset_is_a_register;
 mod committed_on_quorum;
+mod commits_are_current;
 mod epochs_ascend;
+mod generations_ascend;
+mod groups_follow_the_log;
 mod high_watermark_ascends;
 mod images_agree;
 mod leader_is_complete;
@@ -17,6 +21,7 @@ mod node_ids_are_burnt;
 mod offsets_are_dense;
 mod one_leader_per_term;
 mod one_vote_per_term;
+mod partition_has_one_owner;
 mod queues_are_bounded;
 mod reads_agree;
 mod recovered_log_is_whole;
@@ -30,6 +35,8 @@ mod topic_ids_are_unique;
 
 use corduroy_record::{GroupId, LogIndex};
 
+use crate::group_ledger::Told;
+use crate::group_log::GroupLogs;
 use crate::history::History;
 use crate::ledger::{Ack, Ledger};
 use crate::network::Host;
@@ -58,6 +65,10 @@ pub struct Moment<'a> {
     pub fresh: &'a [(GroupId, LogIndex)],
     /// What clients were told since the look before.
     pub acks: &'a [Ack],
+    /// What members of groups were told since the look before.
+    pub told: &'a [Told],
+    /// What the groups are by the committed log.
+    pub groups: &'a GroupLogs,
     /// What clients were told and read.
     pub ledger: &'a Ledger,
 }
@@ -99,5 +110,10 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::<queues_are_bounded::QueuesAreBounded>::default(),
         Box::<replicas_run::ReplicasRun>::default(),
         Box::<reads_agree::ReadsAgree>::default(),
+        Box::<generations_ascend::GenerationsAscend>::default(),
+        Box::<partition_has_one_owner::PartitionHasOneOwner>::default(),
+        Box::<commits_are_current::CommitsAreCurrent>::default(),
+        Box::<committed_offset_is_a_register::CommittedOffsetIsARegister>::default(),
+        Box::<groups_follow_the_log::GroupsFollowTheLog>::default(),
     ]
 }

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::group_ledger::GroupLedger;
+
 /// A place in a topic: topic, partition, offset.
 pub type Place = (String, i32, i64);
 
@@ -31,7 +33,10 @@ pub enum Fate {
 
 /// Clone = the same ledger.
 #[derive(Clone, Default)]
-pub struct Ledger(Rc<RefCell<Inner>>);
+pub struct Ledger {
+    inner: Rc<RefCell<Inner>>,
+    groups: GroupLedger,
+}
 
 #[derive(Default)]
 struct Inner {
@@ -48,9 +53,14 @@ struct Inner {
 }
 
 impl Ledger {
+    /// What members of consumer groups were told.
+    pub fn groups(&self) -> GroupLedger {
+        self.groups.clone()
+    }
+
     /// A value that nobody has sent before.
     pub fn open(&self) -> u64 {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         let value = inner.next_value;
         inner.next_value += 1;
         inner.fates.insert(value, Fate::Open);
@@ -59,7 +69,7 @@ impl Ledger {
 
     /// A client was told that its value is at a place.
     pub fn acked(&self, value: u64, place: Option<Place>) {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         tracing::debug!(value, ?place, "acknowledged");
         inner.fates.insert(value, Fate::Acked);
         if let Some(place) = place {
@@ -70,12 +80,12 @@ impl Ledger {
 
     /// A client was told something else.
     pub fn settled(&self, value: u64, fate: Fate) {
-        self.0.borrow_mut().fates.insert(value, fate);
+        self.inner.borrow_mut().fates.insert(value, fate);
     }
 
     /// A client read a value.
     pub fn read(&self, place: Place, value: u64) {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         inner.reads += 1;
         if inner.fates.get(&value) == Some(&Fate::Failed) {
             let told = format!("{value} was read at {place:?}; its client was told that it failed");
@@ -87,14 +97,14 @@ impl Ledger {
     /// A value that nobody has sent before, for one life of a topic.
     pub fn open_in_life(&self, life: u64) -> u64 {
         let value = self.open();
-        self.0.borrow_mut().lives.insert(value, life);
+        self.inner.borrow_mut().lives.insert(value, life);
         value
     }
 
     /// A client was told that its value is at a place of a topic that will be gone: nobody asks for
     /// it later.
     pub fn acked_in_life(&self, value: u64, place: Option<Place>) {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         inner.fates.insert(value, Fate::Acked);
         if let Some(place) = place {
             inner.put(place, value, "acknowledged");
@@ -105,7 +115,7 @@ impl Ledger {
     /// a request of unknown outcome may have come late, and met the next one.
     pub fn read_in_life(&self, life: u64, place: Place, value: u64) {
         {
-            let mut inner = self.0.borrow_mut();
+            let mut inner = self.inner.borrow_mut();
             let sent = inner.lives.get(&value).copied();
             let acked = inner.fates.get(&value) == Some(&Fate::Acked);
             if acked && sent != Some(life) {
@@ -118,12 +128,12 @@ impl Ledger {
 
     /// A topic is there again under its old name.
     pub fn recreated(&self) {
-        self.0.borrow_mut().recreated += 1;
+        self.inner.borrow_mut().recreated += 1;
     }
 
     /// How often a topic came back.
     pub fn times_recreated(&self) -> u64 {
-        self.0.borrow().recreated
+        self.inner.borrow().recreated
     }
 
     /// Bytes were read that no client sent.
@@ -132,12 +142,12 @@ impl Ledger {
             "{} bytes that nobody sent were read at {place:?}",
             bytes.len()
         );
-        self.0.borrow_mut().conflicts.push(found);
+        self.inner.borrow_mut().conflicts.push(found);
     }
 
     /// Acknowledgements since the last call.
     pub fn take_fresh(&self) -> Vec<Ack> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         let all = inner.acks.len();
         let from = std::mem::replace(&mut inner.fresh, all);
         inner.acks[from..].to_vec()
@@ -145,17 +155,17 @@ impl Ledger {
 
     /// All acknowledgements.
     pub fn acks(&self) -> Vec<Ack> {
-        self.0.borrow().acks.clone()
+        self.inner.borrow().acks.clone()
     }
 
     /// What contradicts what clients were told.
     pub fn first_conflict(&self) -> Option<String> {
-        self.0.borrow().conflicts.first().cloned()
+        self.inner.borrow().conflicts.first().cloned()
     }
 
     /// Values by fate: acknowledged, failed, unknown, read.
     pub fn counts(&self) -> [u64; 4] {
-        let inner = self.0.borrow();
+        let inner = self.inner.borrow();
         let of = |fate| inner.fates.values().filter(|known| **known == fate).count() as u64;
         [
             of(Fate::Acked),
@@ -167,12 +177,12 @@ impl Ledger {
 
     /// Whether a value was refused for good.
     pub fn failed(&self, value: u64) -> bool {
-        self.0.borrow().fates.get(&value) == Some(&Fate::Failed)
+        self.inner.borrow().fates.get(&value) == Some(&Fate::Failed)
     }
 
     /// Values that are at more than one place.
     pub fn doubles(&self) -> Vec<(u64, Place)> {
-        let inner = self.0.borrow();
+        let inner = self.inner.borrow();
         let mut seen = BTreeSet::new();
         let again = inner
             .places

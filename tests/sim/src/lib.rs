@@ -10,6 +10,7 @@
 //! | `network`, `disk` | what the nodes take for their machine |
 //! | `machine`, `machines`, `world` | nodes that start and die, time in steps |
 //! | `workload`, `fleeting`, `ledger` | clients, and what they were told |
+//! | `members`, `raw`, `group_ledger`, `group_log` | consumer groups, what their members were told, and what the log says |
 //! | `faults`, `options` | what strikes, and what may |
 //! | `observe`, `history`, `checker`, `invariants` | what must hold at every step |
 //! | `sometimes` | what a batch of seeds has to reach |
@@ -19,15 +20,19 @@ mod checker;
 mod disk;
 mod faults;
 mod fleeting;
+mod group_ledger;
+mod group_log;
 mod history;
 mod invariants;
 mod ledger;
 mod machine;
 mod machines;
+mod members;
 mod network;
 mod observe;
 mod options;
 mod random;
+mod raw;
 mod scenario;
 mod shared;
 mod sometimes;

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::random::Random;
 use crate::shared::Shared;
 use crate::trace::Trace;
+use crate::workload::CLIENTS;
 
 use stream::{End, SimStream};
 
@@ -41,6 +42,11 @@ const FAIR_MICROS: (u64, u64) = (100, 900);
 pub fn address_of(host: Host, port: u16) -> SocketAddr {
     let [high, low] = host.to_be_bytes();
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, high, low)), port)
+}
+
+/// Clients share the weather, on however many machines they are.
+fn link(from: Host, to: Host) -> (Host, Host) {
+    (from.min(CLIENTS), to.min(CLIENTS))
 }
 
 fn host_of(addr: &SocketAddr) -> Option<Host> {
@@ -241,11 +247,11 @@ impl State {
             cut: false,
             micros: FAIR_MICROS,
         };
-        self.weather.get(&(from, to)).copied().unwrap_or(fair)
+        self.weather.get(&link(from, to)).copied().unwrap_or(fair)
     }
 
     fn weather_mut(&mut self, from: Host, to: Host) -> &mut Weather {
-        self.weather.entry((from, to)).or_insert(Weather {
+        self.weather.entry(link(from, to)).or_insert(Weather {
             cut: false,
             micros: FAIR_MICROS,
         })

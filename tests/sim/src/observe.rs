@@ -5,6 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use corduroy::controller::MetadataImage;
+use corduroy::node::LocalNode;
+use corduroy_group::table::GroupTable;
 use corduroy_raft::{Replica, ReplicaView, Role};
 use corduroy_record::{GroupId, LogIndex, NodeId, Offset, ReplicaId, Term};
 use corduroy_storage::{EpochStart, LogState, SegmentBoundary};
@@ -26,6 +28,8 @@ pub struct ReplicaSeen {
     pub marks: Option<[Offset; 4]>,
     /// Whether its group sleeps here.
     pub asleep: bool,
+    /// The consumer groups, of a partition of `__consumer_offsets`.
+    pub groups: Option<Rc<GroupTable>>,
     /// What changes with its log or its term only.
     pub slow: Rc<SlowSeen>,
     /// It was seen like this in an earlier life of its node, which has not opened it again.
@@ -211,7 +215,7 @@ impl Seen {
         known.retain(|handle| open.binary_search(&handle.group()).is_err());
         for handle in known.iter().chain(&handles) {
             let before = node.replicas.get(&handle.group());
-            let mut seen = look_at(handle, local.watermarks(handle.group()), before);
+            let mut seen = look_at(handle, local, before);
             // One that was closed, as on an orderly stop, is still on the disk.
             if open.binary_search(&handle.group()).is_err() {
                 seen.of_the_dead = true;
@@ -233,7 +237,7 @@ impl Seen {
 
 fn look_at(
     handle: &Replica,
-    marks: Option<[Offset; 4]>,
+    local: &LocalNode,
     before: Option<&ReplicaSeen>,
 ) -> ReplicaSeen {
     let (view, log) = (handle.view(), handle.log().state());
@@ -255,11 +259,13 @@ fn look_at(
             tables: mix_bytes(0, &handle.tables()),
         }),
     };
+    let known = same.and_then(|before| before.groups.clone());
     ReplicaSeen {
         replica: handle.id(),
         view,
         log,
-        marks,
+        marks: local.watermarks(handle.group()),
+        groups: known.or_else(|| local.groups(handle.group()).map(Rc::new)),
         asleep: handle.is_asleep(),
         slow,
         of_the_dead: false,

@@ -10,6 +10,7 @@ use corduroy_record::GroupId;
 use crate::checker::Violation;
 use crate::faults::{Faults, Plight};
 use crate::fleeting;
+use crate::members;
 use crate::network::Host;
 use crate::options::{FaultClass, RunOptions};
 use crate::workload::{CLIENTS, KEPT, KEPT_PARTITIONS, STRICT, TRIMMED};
@@ -67,6 +68,7 @@ async fn form(world: &mut World) -> Result<(), Violation> {
         })
         .await?;
     let topics = in_background(world, |workload| async move {
+        members::prepare(&workload).await;
         workload.create_topics().await;
         Ok(())
     });
@@ -87,6 +89,7 @@ async fn form(world: &mut World) -> Result<(), Violation> {
     }
     let reader = world.workload.clone().follow(TRIMMED, 0);
     world.running.spawn(CLIENTS, reader);
+    members::begin(world);
     world.pass(Duration::from_secs(1)).await
 }
 

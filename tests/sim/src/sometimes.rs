@@ -64,6 +64,19 @@ pub const POINTS: &[(&str, &str)] = &[
         "a replica found its log damaged and asked others for it",
     ),
     ("recreated", "a deleted topic was created again"),
+    (
+        "coordinator-failover",
+        "a group had members and was stable when another node came to coordinate it",
+    ),
+    (
+        "failover-rebalance",
+        "a group got another generation within moments of such a change",
+    ),
+    (
+        "stale-commit-refused",
+        "a commit of a generation that was over was refused",
+    ),
+    ("member-died", "a member of a group died where it stood"),
 ];
 
 /// How often each point was reached.

@@ -12,7 +12,7 @@ use crate::machine::KAFKA_PORT;
 use crate::network::{Fabric, Host, address_of};
 use crate::random::Random;
 
-/// The machine of the clients.
+/// The machine of the clients; all machines above are clients' too, in the same place.
 pub const CLIENTS: Host = 256;
 /// A topic that keeps everything.
 pub const KEPT: &str = "kept";
@@ -47,6 +47,7 @@ const HASTY: Patience = Patience {
 #[derive(Clone)]
 pub struct Workload {
     env: Env,
+    fabric: Fabric,
     hosts: Vec<Host>,
     ledger: Ledger,
     quiet: Rc<Cell<bool>>,
@@ -55,17 +56,32 @@ pub struct Workload {
 impl Workload {
     /// Clients that know the nodes' addresses. Call it inside the runtime.
     pub fn new(fabric: &Fabric, hosts: &[Host], ledger: Ledger, random: &mut Random) -> Workload {
-        let env = Env::simulated(Simulation {
-            seed: random.next(),
-            unix_millis: 1_750_000_000_000,
-            network: Box::new(fabric.of(CLIENTS)),
-        });
+        let env = env_of(fabric, CLIENTS, random.next());
         Workload {
             env,
+            fabric: fabric.clone(),
             hosts: hosts.to_vec(),
             ledger,
             quiet: Rc::default(),
         }
+    }
+
+    /// The same clients on another machine.
+    pub fn on(&self, host: Host, seed: u64) -> Workload {
+        Workload {
+            env: env_of(&self.fabric, host, seed),
+            ..self.clone()
+        }
+    }
+
+    /// A machine of clients is no more; its kernel tells the peers, or goes with it.
+    pub fn cut_off(&self, host: Host, machine_lives: bool) {
+        self.fabric.take_down(host, machine_lives);
+    }
+
+    /// How to reach which nodes.
+    pub fn way(&self) -> (&Env, &[Host]) {
+        (&self.env, &self.hosts)
     }
 
     /// Producers end after what they are doing.
@@ -321,6 +337,14 @@ impl Workload {
             }
         }
     }
+}
+
+fn env_of(fabric: &Fabric, host: Host, seed: u64) -> Env {
+    Env::simulated(Simulation {
+        seed,
+        unix_millis: 1_750_000_000_000,
+        network: Box::new(fabric.of(host)),
+    })
 }
 
 /// A value with some bytes behind it that follow from it.
