@@ -189,6 +189,8 @@ fn a_group_is_deleted_as_soon_as_its_last_member_has_left() {
         assert_eq!(member.commit(&cluster, (TOPIC, 0), 3), ErrorCode::None);
         assert_eq!(delete_group(&cluster, &group), ErrorCode::NonEmptyGroup);
         assert_eq!(member.leave(&cluster), ErrorCode::None);
+        let outsider = Member::new(&group);
+        assert_eq!(outsider.commit(&cluster, (TOPIC, 0), 4), ErrorCode::None);
         assert_eq!(delete_group(&cluster, &group), ErrorCode::None, "{group}");
         assert_eq!(delete_group(&cluster, &group), ErrorCode::GroupIdNotFound);
         assert_eq!(committed(&cluster, &group, (TOPIC, 0)).0, -1);

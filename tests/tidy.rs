@@ -67,6 +67,7 @@ const DEPENDENCY_LAW: &[(&str, &[&str])] = &[
             "corduroy-protocol",
             "corduroy-storage",
             "corduroy-raft",
+            "corduroy-group",
             "corduroy-client",
         ],
     ),

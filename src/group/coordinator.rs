@@ -36,6 +36,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Looking for such clients walks everybody who waits: not more often than this.
 const LOOK_FOR_GONE: Duration = Duration::from_secs(1);
 
+/// While there are writes, the log's size is looked at so often.
+const LOOK_AT_SIZE: Duration = Duration::from_secs(5);
+
 /// Groups and offsets of one partition of `__consumer_offsets`.
 pub struct Coordinator {
     pub(super) env: Env,
@@ -54,6 +57,7 @@ pub struct Coordinator {
     wake: Rc<Notify>,
     refreshing: Cell<bool>,
     expiry_looked_at: Cell<Now>,
+    size_looked_at: Cell<Now>,
     rebalances: Cell<u64>,
 }
 
@@ -119,6 +123,7 @@ impl Coordinator {
             wake: Rc::new(Notify::new()),
             refreshing: Cell::new(false),
             expiry_looked_at: Cell::new(Now::ZERO),
+            size_looked_at: Cell::new(Now::ZERO),
             rebalances: Cell::new(0),
         })
     }
@@ -137,6 +142,7 @@ impl Coordinator {
             self.gone_topics
                 .look(&self.metadata.image(), self.env.unix_millis());
             if reigns {
+                self.look_at_size();
                 self.tick();
                 self.forget_gone_topics();
             }
@@ -568,9 +574,13 @@ impl Coordinator {
         name: &str,
         identity: &MemberIdentity,
     ) -> Option<Result<(), GroupError>> {
-        let has_members = self.running(name, |group| !group.is_empty());
-        if has_members != Some(true) {
-            return None;
+        let is_empty = self.running(name, ClassicGroup::is_empty)?;
+        if is_empty {
+            // The last member has left, though the record that says so may still be on its way.
+            return Some(match identity.generation {
+                ..0 => Ok(()),
+                _ => Err(ErrorCode::UnknownMemberId.into()),
+            });
         }
         self.with_group(name, |group, moment, _| {
             group.check_commit(identity, moment.now)
@@ -623,6 +633,15 @@ impl Coordinator {
     /// Asks the clocks to look again.
     pub(super) fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// [`Coordinator::check_size`], where writes may have closed a segment.
+    fn look_at_size(self: &Rc<Self>) {
+        let now = self.moment().now;
+        if now >= self.size_looked_at.get() + LOOK_AT_SIZE {
+            self.size_looked_at.set(now);
+            self.check_size();
+        }
     }
 
     /// Takes the right to refresh; one at a time.

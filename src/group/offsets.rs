@@ -157,31 +157,31 @@ impl Coordinator {
         partitions: Vec<TopicPartition>,
         reply: Reply<Result<Vec<ErrorCode>, ErrorCode>>,
     ) {
-        let decided = self.serving().and_then(|term| {
-            let subscribed = self.subscribed(&group, Joining::KnowBefore);
-            let machine = self.partition.machine();
-            let state = machine.groups().and_then(|table| table.get(&group));
-            let deleted = delete_offsets(&group, state, &subscribed, &partitions)
-                .map_err(|error| error.code)?;
-            Ok((term, deleted))
-        });
-        let (term, deleted) = match decided {
-            Ok(decided) => decided,
-            Err(code) => {
-                let _gone = reply.send(Err(code));
-                return;
-            }
-        };
-        let written = self.writer.write(term, &deleted.records);
+        let coordinator = self.clone();
         self.env.spawn_local(async move {
-            let result = written.await.map(|()| {
-                let codes = deleted.results.into_iter();
-                codes
-                    .map(|result| result.err().unwrap_or(ErrorCode::None))
-                    .collect()
-            });
-            let _gone = reply.send(result);
+            let _gone = reply.send(coordinator.forget_offsets(&group, &partitions).await);
         });
+    }
+
+    async fn forget_offsets(
+        self: Rc<Self>,
+        group: &str,
+        partitions: &[TopicPartition],
+    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+        // The last member may have left just now.
+        self.writer.settled().await;
+        let term = self.serving()?;
+        let subscribed = self.subscribed(group, Joining::KnowBefore);
+        let deleted = {
+            let machine = self.partition.machine();
+            let state = machine.groups().and_then(|table| table.get(group));
+            delete_offsets(group, state, &subscribed, partitions).map_err(|error| error.code)?
+        };
+        self.writer.write(term, &deleted.records).await?;
+        let codes = deleted.results.into_iter();
+        Ok(codes
+            .map(|result| result.err().unwrap_or(ErrorCode::None))
+            .collect())
     }
 
     /// [`Coordinator::expire`], as often as `offsets.retention.check.interval.ms` says.

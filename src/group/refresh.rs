@@ -7,6 +7,7 @@
 
 use std::rc::Rc;
 
+use corduroy_group::table::{GroupKind, GroupState};
 use corduroy_record::{LogIndex, Offset, Term};
 use tracing::{info, warn};
 
@@ -17,6 +18,9 @@ const CLOSED_SEGMENTS_KEPT: usize = 1;
 
 /// Groups that are written again in one go, while commits wait a moment.
 const GROUPS_AT_ONCE: usize = 64;
+
+/// Offsets and members of those groups together; one group alone may have more.
+const ROWS_AT_ONCE: usize = 4096;
 
 impl Coordinator {
     /// Looks whether old segments have gathered; if so, refreshes and purges beside everything else.
@@ -44,10 +48,15 @@ impl Coordinator {
                     .groups()
                     .into_iter()
                     .flat_map(|table| table.groups());
-                all.map(|(name, _)| name)
-                    .filter(|name| last.as_deref().is_none_or(|last| *name > last))
+                let mut rows = 0;
+                all.filter(|(name, _)| last.as_deref().is_none_or(|last| *name > last))
                     .take(GROUPS_AT_ONCE)
-                    .map(str::to_owned)
+                    .take_while(|(_, state)| {
+                        let is_first = rows == 0;
+                        rows += 1 + rows_of(state);
+                        is_first || rows <= ROWS_AT_ONCE
+                    })
+                    .map(|(name, _)| name.to_owned())
                     .collect()
             };
             let Some(newest) = names.last().cloned() else {
@@ -92,4 +101,14 @@ impl Coordinator {
             .map(|segment| (segment.first_index, segment.first_offset))
             .rfind(|(_, offset)| *offset <= began)
     }
+}
+
+/// How many records a group takes, about.
+fn rows_of(state: &GroupState) -> usize {
+    let members = match &state.kind {
+        GroupKind::Simple => 0,
+        GroupKind::Classic(value) => value.members.len(),
+        GroupKind::Consumer(consumer) => consumer.members().len(),
+    };
+    state.offsets.len() + members
 }

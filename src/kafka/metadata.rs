@@ -52,7 +52,16 @@ pub async fn answer(
         None => Wanted::All,
         // Version 0 has no null: an empty list means all topics.
         Some(topics) if topics.is_empty() && header.api_version == 0 => Wanted::All,
-        Some(topics) => Wanted::Named(topics.into_iter().map(|t| (t.name, t.topic_id)).collect()),
+        // Beside an id the name counts for nothing: Java's client sends an empty one.
+        Some(topics) => Wanted::Named(
+            topics
+                .into_iter()
+                .map(|topic| {
+                    let by_id = header.api_version >= TOPIC_IDS_SINCE && !topic.topic_id.is_nil();
+                    (topic.name.filter(|_| !by_id), topic.topic_id)
+                })
+                .collect(),
+        ),
     };
     if let Wanted::Named(names) = &wanted
         && !is_answerable(header.api_version, names)

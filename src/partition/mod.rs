@@ -212,10 +212,10 @@ impl Partition {
     }
 
     fn not_leader(&self, view: &ReplicaView) -> PartitionError {
-        let leader = view
+        let elsewhere = view
             .leader
-            .filter(|(replica, _)| *replica != self.replica.id())
-            .map(|(_, node)| (node, view.epoch));
+            .is_some_and(|(replica, _)| replica != self.replica.id());
+        let leader = hint(view).filter(|_| elsewhere);
         let message = match (self.machine.borrow().stopped(), leader) {
             (Some(reason), _) => format!("the replica of {} stopped: {reason}", self.name),
             (None, Some((node, _))) => format!("node {node} leads {}", self.name),
@@ -240,7 +240,7 @@ impl Partition {
         } else {
             ErrorCode::FencedLeaderEpoch
         };
-        let leader = view.leader.map(|(_, node)| (node, known));
+        let leader = hint(view);
         let message = format!("the leader epoch of {} is {known}, not {asked}", self.name);
         Err(PartitionError {
             code,
@@ -248,5 +248,41 @@ impl Partition {
             leader,
             log_start: None,
         })
+    }
+}
+
+/// Where to go instead (KIP-951): the leader with its own epoch, or nobody. The epoch that clients
+/// are shown is that of the last applied entry; between a vote and the new leader's first entry it
+/// belongs to the leader before, and a client that is given the two together believes neither news
+/// that follows.
+fn hint(view: &ReplicaView) -> Option<(NodeId, LeaderEpoch)> {
+    let (_, node) = view.leader?;
+    (view.epoch == LeaderEpoch::from_term(view.term)).then_some((node, view.epoch))
+}
+
+#[cfg(test)]
+mod tests {
+    use corduroy_record::{LogIndex, ReplicaId, Term};
+
+    use super::*;
+
+    #[test]
+    fn a_leader_is_named_with_its_own_epoch_or_not_at_all() {
+        let view = |term: u64, epoch: i32, leader: Option<i32>| ReplicaView {
+            role: Role::Follower,
+            term: Term::new(term),
+            leader: leader.map(|node| (ReplicaId::new(7), NodeId::new(node))),
+            leader_ready: false,
+            lease_valid: false,
+            epoch: LeaderEpoch::new(epoch),
+            applied: LogIndex::new(9),
+            high_watermark: Offset::new(9),
+        };
+        assert_eq!(
+            hint(&view(16, 16, Some(1))),
+            Some((NodeId::new(1), LeaderEpoch::new(16)))
+        );
+        assert_eq!(hint(&view(16, 15, Some(1))), None, "15 was another's epoch");
+        assert_eq!(hint(&view(16, 16, None)), None);
     }
 }

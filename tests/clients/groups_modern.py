@@ -191,35 +191,7 @@ def migrate(scene):
         scene.fill("migrate", 2, 10)
 
 
-def migrate_live(scene):
-    """a group changes its protocol under way: members of both share it, none of them loses its position"""
-    scene.create("live", 6)
-    ticker = scene.ticker("live", 6)
-    group = "live-group"
-    old = [make(f"live-old-{kind}", group, ["live"]).start() for kind, make in (("rdkafka", scene.rdkafka), ("java", scene.java))]
-    scene.stable(group, 2)
-    scene.settled(old, "live", 6)
-    new = modern(scene, 2, group, ["live"])
-    for member in new:
-        member.start()
-    until(lambda: all(member.owned for member in new), "members of the new protocol have a share", 60)
-    scene.settled([*old, *new], "live", 6)
-    found = describe(scene, group)
-    must(found.type == ConsumerGroupType.CONSUMER and len(found.members) == 4, f"{found.type} with {len(found.members)} members")
-    for member in old:
-        member.stop()
-    scene.settled(new, "live", 6)
-    back = scene.rdkafka("live-back", group, ["live"]).start()
-    until(lambda: back.owned, "a classic member comes again", 60)
-    for member in new:
-        member.stop()
-    scene.settled([back], "live", 6)
-    must(describe(scene, group).type == ConsumerGroupType.CLASSIC, "the group is classic again")
-    ticker.stop()
-    read_everything([*old, *new, back], ticker)
-
-
 SCENARIOS = {
     "modern-join": join, "modern-regex": regex, "modern-fence": fence, "modern-kill": modern_kill,
-    "r58": scale, "migrate": migrate, "migrate-live": migrate_live,
+    "r58": scale, "migrate": migrate,
 }  # fmt: skip
