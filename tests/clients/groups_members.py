@@ -15,6 +15,7 @@ from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.errors import KafkaConnectionError
 
 from expected import must
 
@@ -179,7 +180,14 @@ class KafkaPython(Threaded):
         try:
             consumer.subscribe(self.topics, listener=Listener())
             while not self.stopping.is_set():
-                for messages in consumer.poll(timeout_ms=50).values():
+                try:
+                    polled = consumer.poll(timeout_ms=50)
+                except KafkaConnectionError as error:
+                    # It tells its user of a broker that has died instead of looking for the next one
+                    # by itself; a user would poll again.
+                    self.errors.append((time.monotonic(), repr(error)))
+                    continue
+                for messages in polled.values():
                     now = time.monotonic()
                     self.reads += [(now, m.topic, m.partition, m.offset, m.value) for m in messages]
                 generation = consumer._coordinator._generation.generation_id
