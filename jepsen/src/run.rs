@@ -20,8 +20,8 @@ use crate::faults::inject::Injector;
 use crate::faults::plan::plan;
 use crate::faults::{FaultKind, Need, shim};
 use crate::history::{
-    ClientSettings, FORMAT, FaultPhase, GroupMinima, Header, History, HistoryWriter, Mark, Minima, Plan,
-    STARVED_SECONDS_MAX,
+    ClientSettings, FORMAT, FaultPhase, GroupMinima, Header, History, HistoryWriter, Mark, Minima,
+    Plan, STARVED_SECONDS_MAX,
 };
 use crate::preflight::Preflight;
 use crate::report::{self, RunSummary};
@@ -50,8 +50,8 @@ const COMMITS_IN_FAULTS_MAX: u64 = 100;
 const COORDINATORS_MOVE_BY: &[FaultKind] = &[
     FaultKind::Kill,
     FaultKind::Restart,
-    FaultKind::PowerLoss,
-    FaultKind::PowerLossAll,
+    FaultKind::PowerOne,
+    FaultKind::PowerAll,
 ];
 /// What a trial says that was told to stop.
 pub const INTERRUPTED: &str = "interrupted";
@@ -408,7 +408,7 @@ fn verify_logs(run: &RunPlan, cluster: &Cluster) -> Vec<String> {
 fn header(env: &Env, run: &RunPlan) -> Header {
     let replication = u32::from(run.nodes.min(3));
     let mut minima = Minima::for_run(run.seconds);
-    if run.workload != WorkloadKind::Queue {
+    if !matches!(run.workload, WorkloadKind::Queue | WorkloadKind::Group) {
         // Small by design: each read of them is a whole log, each topic lives for seconds.
         minima.writes_in_faults /= 4;
         minima.reads_in_faults /= 10;

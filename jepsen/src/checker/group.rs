@@ -228,9 +228,7 @@ fn joins(operations: &[Operation], joined: &HashMap<&str, Highest>, found: &mut 
                     continue;
                 };
                 let began = operations[join as usize].invoked;
-                let before = joined
-                    .get(group.as_str())
-                    .and_then(|all| all.before(began));
+                let before = joined.get(group.as_str()).and_then(|all| all.before(began));
                 if let (Some(generation), Some((newest, witness))) = (generation, before)
                     && i64::from(*generation) < newest
                 {

@@ -332,6 +332,29 @@ fn tables(page: &mut String, verdict: &Verdict) {
         coverage.reads_in_faults,
         minima.reads_in_faults,
     );
+    if let Some(group) = &coverage.group {
+        let least = minima.group.unwrap_or_default();
+        for (what, seen, least) in [
+            ("rebalances", group.rebalances, least.rebalances),
+            (
+                "commits acknowledged during faults",
+                group.commits_in_faults,
+                least.commits_in_faults,
+            ),
+            (
+                "coordinators that gave way",
+                group.coordinator_changes,
+                least.coordinator_changes,
+            ),
+            (
+                "partitions read to the end by a group",
+                group.drained,
+                least.drained,
+            ),
+        ] {
+            row(what, seen, least);
+        }
+    }
     let whole = if minima.final_read {
         coverage.partitions
     } else {

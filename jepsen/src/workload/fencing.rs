@@ -228,7 +228,11 @@ impl Wire {
     }
 
     /// One request and its answer. A connection that fails once is of no use any more.
-    pub(super) async fn call(&mut self, version: i16, request: &Request) -> anyhow::Result<Response> {
+    pub(super) async fn call(
+        &mut self,
+        version: i16,
+        request: &Request,
+    ) -> anyhow::Result<Response> {
         tokio::time::timeout(ANSWER_WAIT_MAX, self.exchange(version, request)).await?
     }
 

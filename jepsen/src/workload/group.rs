@@ -23,9 +23,7 @@ use futures::FutureExt;
 
 use super::{Shared, take_record};
 use crate::chance::Chance;
-use crate::history::{
-    Answer, Call, Key, Nanos, Outcome, PartitionRead, ProcessId, WorkerId,
-};
+use crate::history::{Answer, Call, Key, Nanos, Outcome, PartitionRead, ProcessId, WorkerId};
 use ghost::Ghosts;
 use host::Host;
 
@@ -77,7 +75,7 @@ pub enum Division {
 const GROUPS: &[(&str, Division, u32)] = &[
     ("jepsen-cooperative", Division::Cooperative, 3),
     ("jepsen-range", Division::Range, 2),
-    ("jepsen-server", Division::Server, 3),
+    ("jepsen-uniform", Division::Server, 3),
 ];
 
 /// How many groups there are.

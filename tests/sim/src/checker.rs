@@ -258,7 +258,11 @@ impl Checker {
                 if now.1 > known.1 {
                     if now.0 != known.0 {
                         reached.push("leader-changed");
-                        if replica.groups.as_ref().is_some_and(|groups| has_stable(groups)) {
+                        if replica
+                            .groups
+                            .as_ref()
+                            .is_some_and(|groups| has_stable(groups))
+                        {
                             reached.push("coordinator-failover");
                             self.failed_over_at = Some(self.seen.at_millis);
                         }

@@ -61,7 +61,7 @@ impl Faults {
     pub fn new(world: &mut World, mut classes: Vec<FaultClass>) -> Faults {
         let mut random = world.random.fork();
         // Done by clients, from before the first fault.
-        classes.retain(|class| *class != FaultClass::Recreate);
+        classes.retain(|class| !matches!(class, FaultClass::Recreate | FaultClass::Groups));
         let mut rotting = None;
         if classes.contains(&FaultClass::BitRot) {
             // Where bits rot, that node has to be the one that is left out at the end: it may lack
@@ -229,7 +229,7 @@ impl Faults {
                     self.rot(world, host);
                 }
             }
-            FaultClass::Recreate => {}
+            FaultClass::Recreate | FaultClass::Groups => {}
         }
     }
 

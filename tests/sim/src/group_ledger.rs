@@ -164,3 +164,47 @@ impl GroupLedger {
         past.cloned().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use corduroy_group::records::{ClassicMemberValue, ClassicValue};
+
+    use super::*;
+
+    fn generation(generation: i32) -> GroupState {
+        let member = ClassicMemberValue {
+            member_id: "a@b".to_owned(),
+            instance_id: None,
+            client_id: String::new(),
+            client_host: String::new(),
+            rebalance_timeout_ms: 0,
+            session_timeout_ms: 0,
+            subscription: Default::default(),
+            assignment: Default::default(),
+        };
+        let value = ClassicValue {
+            protocol_type: "consumer".to_owned(),
+            generation,
+            protocol: None,
+            leader: None,
+            state_timestamp_ms: -1,
+            members: vec![member],
+        };
+        GroupState {
+            kind: GroupKind::Classic(value),
+            ..GroupState::default()
+        }
+    }
+
+    #[test]
+    fn a_member_is_current_in_its_generation_only() {
+        let who = Identity::of_signature("a@b@7").expect("a signature");
+        assert_eq!(who.signature(), "a@b@7");
+        assert!(who.is_current(&generation(7)) && !who.is_past(&generation(7)));
+        assert!(!who.is_current(&generation(8)) && who.is_past(&generation(8)));
+        assert!(!who.is_current(&generation(6)) && !who.is_past(&generation(6)));
+        let another = Identity::of_signature("a@7").expect("a signature");
+        assert!(!another.is_current(&generation(7)));
+        assert_eq!(Identity::of_signature("write 7"), None);
+    }
+}

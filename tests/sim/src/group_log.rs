@@ -217,7 +217,10 @@ impl GroupLogs {
     /// Positions of a group that were ever committed.
     pub fn places(&self, group: &str) -> impl Iterator<Item = &At> {
         let of_group = move |(name, at)| (name == group).then_some(at);
-        self.writes.keys().map(|(name, at)| (name, at)).filter_map(of_group)
+        self.writes
+            .keys()
+            .map(|(name, at)| (name, at))
+            .filter_map(of_group)
     }
 
     /// The groups of a partition as of an index, if that is known (still).

@@ -3,10 +3,10 @@
 mod acked_by_min_insync;
 mod acked_is_durable;
 mod applied_ascends;
+mod commits_are_current;
 mod committed_is_final;
 mod committed_offset_is_a_register;
 mod committed_on_quorum;
-mod commits_are_current;
 mod epochs_ascend;
 mod generations_ascend;
 mod groups_follow_the_log;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use corduroy_client::{
-    Batch, CommittedOffset, CommittedOffsets, Commits, ConfigResource, ErrorCode, From, Group,
+    Batch, Commits, CommittedOffset, CommittedOffsets, ConfigResource, ErrorCode, From, Group,
     GroupEvent, GroupProtocol, Strategy, TopicPartition,
 };
 use tokio::time::{Instant, timeout, timeout_at};

@@ -235,11 +235,7 @@ impl Seen {
     }
 }
 
-fn look_at(
-    handle: &Replica,
-    local: &LocalNode,
-    before: Option<&ReplicaSeen>,
-) -> ReplicaSeen {
+fn look_at(handle: &Replica, local: &LocalNode, before: Option<&ReplicaSeen>) -> ReplicaSeen {
     let (view, log) = (handle.view(), handle.log().state());
     let same = before.filter(|before| {
         !before.of_the_dead

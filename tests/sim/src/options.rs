@@ -34,11 +34,13 @@ pub enum FaultClass {
     BitRot,
     /// A topic is deleted and created again all the time. No fault, but what makes others worse.
     Recreate,
+    /// Consumer groups, whose members come and go. No fault either.
+    Groups,
 }
 
 impl FaultClass {
     /// All of them.
-    pub const ALL: [FaultClass; 14] = [
+    pub const ALL: [FaultClass; 15] = [
         FaultClass::Kill,
         FaultClass::Power,
         FaultClass::PowerAll,
@@ -53,6 +55,7 @@ impl FaultClass {
         FaultClass::DiskFull,
         FaultClass::BitRot,
         FaultClass::Recreate,
+        FaultClass::Groups,
     ];
 
     /// Its name on the command line.
@@ -72,6 +75,7 @@ impl FaultClass {
             FaultClass::DiskFull => "disk-full",
             FaultClass::BitRot => "bit-rot",
             FaultClass::Recreate => "recreate",
+            FaultClass::Groups => "groups",
         }
     }
 }

@@ -32,7 +32,7 @@ const PRODUCERS: u64 = 2;
 /// # Errors
 /// The first law that is broken.
 pub async fn run(world: &mut World, options: &RunOptions) -> Result<(), Violation> {
-    form(world).await?;
+    form(world, options.classes().contains(&FaultClass::Groups)).await?;
     if options.classes().contains(&FaultClass::Recreate) {
         let fleeting = fleeting::run(world.workload.clone(), world.random.fork());
         world.running.spawn(CLIENTS, fleeting);
@@ -58,7 +58,7 @@ pub async fn run(world: &mut World, options: &RunOptions) -> Result<(), Violatio
 }
 
 /// The nodes start, the topics are created, the clients begin.
-async fn form(world: &mut World) -> Result<(), Violation> {
+async fn form(world: &mut World, with_groups: bool) -> Result<(), Violation> {
     for host in HOSTS {
         world.start(host);
     }
@@ -67,8 +67,10 @@ async fn form(world: &mut World) -> Result<(), Violation> {
             HOSTS.iter().all(|host| world.node(*host).is_serving())
         })
         .await?;
-    let topics = in_background(world, |workload| async move {
-        members::prepare(&workload).await;
+    let topics = in_background(world, move |workload| async move {
+        if with_groups {
+            members::prepare(&workload).await;
+        }
         workload.create_topics().await;
         Ok(())
     });
@@ -89,7 +91,9 @@ async fn form(world: &mut World) -> Result<(), Violation> {
     }
     let reader = world.workload.clone().follow(TRIMMED, 0);
     world.running.spawn(CLIENTS, reader);
-    members::begin(world);
+    if with_groups {
+        members::begin(world);
+    }
     world.pass(Duration::from_secs(1)).await
 }
 

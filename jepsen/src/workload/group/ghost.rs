@@ -143,3 +143,31 @@ async fn commit(wire: &mut Wire, group: &str, ghost: &Ghost) -> anyhow::Result<E
         .context("an answer without the partition")?;
     Ok(ErrorCode::from_code(partition.error_code))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A commit that the coordinator may still take would move the group back.
+    #[test]
+    fn only_commits_whose_generation_is_over_are_made_again() {
+        let (here, there) = (Key::new("t", 0), Key::new("t", 1));
+        let mut ghosts = Ghosts::default();
+        let mut chance = Chance::new(1);
+        for (key, generation) in [(&here, 3), (&there, 3)] {
+            ghosts.owned(std::slice::from_ref(key), generation);
+            ghosts.committed(Ghost {
+                member_id: "m".to_owned(),
+                generation,
+                key: key.clone(),
+                offset: 7,
+            });
+        }
+        assert!(ghosts.pick(&mut chance).is_none());
+        ghosts.owned(std::slice::from_ref(&there), 4);
+        ghosts.owned(std::slice::from_ref(&there), 2);
+        for _ in 0..10 {
+            assert_eq!(ghosts.pick(&mut chance).unwrap().key, there);
+        }
+    }
+}

@@ -82,12 +82,37 @@ async fn coordinator(shared: &Shared, worker: WorkerId, admin: &Admin, group: &s
     recorder.complete(id, Outcome::Ok(answer));
 }
 
-/// The partition of the offsets' topic that a group lives in: Java's hash of its name.
+/// The partition of the offsets' topic that a group lives in: the absolute value of Java's hash of
+/// its name, by Kafka's rule.
 pub fn partition_of(group: &str, count: u32) -> Option<u32> {
-    let hash = group
-        .encode_utf16()
-        .fold(0_i32, |hash, unit| {
-            hash.wrapping_mul(31).wrapping_add(i32::from(unit))
-        });
-    (hash & i32::MAX).unsigned_abs().checked_rem(count)
+    let hash = group.encode_utf16().fold(0_i32, |hash, unit| {
+        hash.wrapping_mul(31).wrapping_add(i32::from(unit))
+    });
+    hash.checked_abs()
+        .unwrap_or(0)
+        .unsigned_abs()
+        .checked_rem(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Kafka's tools compute it.
+    #[test]
+    fn a_group_lives_where_java_puts_it() {
+        assert_eq!(partition_of("hello", 50), Some(99_162_322 % 50));
+        assert_eq!(
+            partition_of("billing", 50),
+            Some(109_829_509 % 50),
+            "of -109829509"
+        );
+        assert_eq!(
+            partition_of("polygenelubricants", 50),
+            Some(0),
+            "of the smallest number"
+        );
+        assert_eq!(partition_of("", 50), Some(0));
+        assert_eq!(partition_of("hello", 0), None);
+    }
 }

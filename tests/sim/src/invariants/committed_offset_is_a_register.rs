@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Invariant, Moment};
 use crate::group_ledger::{At, Told};
-use crate::group_log::GroupLogs;
+use crate::group_log::{GroupLogs, Write};
 
 /// See the file's head.
 #[derive(Default)]
@@ -79,18 +79,53 @@ fn was_true(
     for at in places {
         let found = offsets.get(at).copied();
         let writes = groups.writes(group, at);
-        // Seen before the request: surely to be seen by it.
-        let sure = writes.partition_point(|write| write.seen_at < began);
-        let from = sure.saturating_sub(1);
-        let value = |write: &crate::group_log::Write| write.value.as_ref().map(|(offset, _)| *offset);
-        let is_true = (sure == 0 && found.is_none())
-            || writes[from..].iter().any(|write| value(write) == found);
+        let (mut allowed, never) = values_since(writes, began);
+        let is_true = (never && found.is_none()) || allowed.any(|value| value == found);
         if !is_true {
-            let allowed: Vec<Option<i64>> = writes[from..].iter().map(value).collect();
+            let allowed: Vec<Option<i64>> = values_since(writes, began).0.collect();
             return Err(format!(
                 "a read of {group} found {found:?} at {at:?}; since it began there were {allowed:?}"
             ));
         }
     }
     Ok(())
+}
+
+/// The values that a position had at some moment since then; and whether "never committed" is one.
+fn values_since(
+    writes: &[Write],
+    began: Instant,
+) -> (impl Iterator<Item = Option<i64>> + '_, bool) {
+    // Seen before the request: surely to be seen by it.
+    let sure = writes.partition_point(|write| write.seen_at < began);
+    let since = &writes[sure.saturating_sub(1)..];
+    let value = |write: &Write| write.value.as_ref().map(|(offset, _)| *offset);
+    (since.iter().map(value), sure == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_read_may_see_what_was_there_since_it_began() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let write = |millis, offset| Write {
+            seen_at: at(millis),
+            value: Some((offset, String::new())),
+        };
+        let writes = [write(10, 5), write(20, 7), write(30, 6)];
+        let seen = |millis| {
+            let (values, never) = values_since(&writes, at(millis));
+            (values.flatten().collect::<Vec<_>>(), never)
+        };
+        assert_eq!(seen(5), (vec![5, 7, 6], true));
+        assert_eq!(seen(15), (vec![5, 7, 6], false));
+        assert_eq!(seen(25), (vec![7, 6], false), "5 is over");
+        assert_eq!(seen(35), (vec![6], false));
+        assert_eq!(values_since(&[], at(0)).0.count(), 0);
+    }
 }

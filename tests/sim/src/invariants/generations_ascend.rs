@@ -44,7 +44,9 @@ impl Invariant for GenerationsAscend {
             let key = (*group, who.member.clone());
             let known = self.told.entry(key).or_insert(who.generation);
             if who.generation < *known {
-                return Err(format!("{who:?} of {group} was in generation {known} before"));
+                return Err(format!(
+                    "{who:?} of {group} was in generation {known} before"
+                ));
             }
             *known = who.generation;
         }

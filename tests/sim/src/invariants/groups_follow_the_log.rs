@@ -21,7 +21,9 @@ impl Invariant for GroupsFollowTheLog {
             let Some(table) = &replica.groups else {
                 continue;
             };
-            let before = moment.earlier(host, group).and_then(|old| old.groups.as_ref());
+            let before = moment
+                .earlier(host, group)
+                .and_then(|old| old.groups.as_ref());
             if before.is_some_and(|before| Rc::ptr_eq(before, table)) {
                 continue;
             }
