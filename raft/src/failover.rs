@@ -28,8 +28,9 @@ use crate::wire::{Message, Route, SurveyAsk, SurveyState};
 
 /// After this many attempts openraft's own election timeouts take over.
 const ATTEMPTS_MAX: u32 = 100;
-/// Attempts during which a group's own election timeouts rest: it has, or waits for, its turn.
-const ATTEMPTS_ALONE_MAX: u32 = 20;
+/// Attempts during which a group's own election timeouts rest: it has, or waits for, its turn. With
+/// the pauses between them some seconds.
+const ATTEMPTS_ALONE_MAX: u32 = 8;
 /// Attempts with the shortest pause between them; it doubles from then on.
 const ATTEMPTS_QUICK_MAX: u32 = 3;
 /// Groups of one shard that survey or campaign at the same time. The controller's takes no turn:
@@ -257,9 +258,12 @@ enum Verdict {
 
 /// Who campaigns. Pure, so that a table can test it.
 fn decide(facts: &Facts<'_>, is_quorum: impl Fn(&BTreeSet<u64>) -> bool) -> Verdict {
-    let newer = |state: &SurveyState| state.vote.committed && state.vote.term > facts.term;
+    // A leader of a newer term speaks up, unless whoever tells of it knows that it is gone: it may be
+    // the answerer itself, which has restarted and leads no more (law 2), and has the shorter log.
+    let newer = |state: &SurveyState| {
+        state.vote.committed && state.vote.term > facts.term && !state.leader_down
+    };
     if facts.answers.iter().any(|(_, state)| newer(state)) {
-        // Another leader was elected meanwhile; it will speak up.
         return Verdict::Wait;
     }
     let all: Vec<Candidate> = facts
@@ -438,6 +442,22 @@ mod tests {
         );
     }
 
+    /// All restart: the leader of the newest term was elected and never appended, and a replica with
+    /// a longer log knows of it. Each would wait for the other.
+    #[test]
+    fn a_newer_leader_that_is_gone_holds_nobody_up() {
+        let led_by_itself = |leader_down| SurveyState {
+            vote: WireVote {
+                term: 5,
+                voted_for: 3,
+                committed: true,
+            },
+            ..state(2, 8, leader_down, false)
+        };
+        assert_eq!(check(&[(3, led_by_itself(true))], false), Verdict::Campaign);
+        assert_eq!(check(&[(3, led_by_itself(false))], false), Verdict::Wait);
+    }
+
     #[test]
     fn nobody_campaigns_without_a_majority_that_holds_the_leader_down() {
         assert_eq!(check(&[], false), Verdict::Wait);
@@ -449,7 +469,7 @@ mod tests {
 
     #[test]
     fn nobody_campaigns_against_a_leader_of_a_later_term() {
-        let mut later = state(3, 9, true, false);
+        let mut later = state(3, 9, false, false);
         later.vote.term = 4;
         assert_eq!(check(&[(3, later)], false), Verdict::Wait);
     }
