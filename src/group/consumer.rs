@@ -108,6 +108,12 @@ impl ConsumerGroups {
         deadlines.min()
     }
 
+    /// Whether a decision about a group is on its way into the log.
+    pub(super) fn is_deciding(&self, name: &str) -> bool {
+        let groups = self.0.borrow();
+        groups.get(name).is_some_and(|running| running.deciding)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }

@@ -79,6 +79,11 @@ impl Coordinator {
         group: &str,
         request: &CommitRequest,
     ) -> Result<(), ErrorCode> {
+        let is_outside = request.identity.generation < 0;
+        if is_outside && self.consumers.is_deciding(group) {
+            // Its first member may be joining: from then on nobody outside commits.
+            return Err(ErrorCode::CoordinatorLoadInProgress);
+        }
         if let Some(judged) = self.check_classic_commit(group, &request.identity) {
             return judged.map_err(|error| error.code);
         }

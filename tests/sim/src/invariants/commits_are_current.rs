@@ -15,8 +15,8 @@ use super::{Invariant, Moment};
 use crate::group_ledger::{Identity, Told};
 use crate::members::OUTSIDE;
 
-/// How long a change of a group may be on its way.
-const ON_ITS_WAY_MAX: Duration = Duration::from_secs(1);
+/// How long a change of a group may be on its way: as long as a coordinator's write may take.
+const ON_ITS_WAY_MAX: Duration = Duration::from_secs(5);
 
 /// See the file's head.
 #[derive(Default)]
