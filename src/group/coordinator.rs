@@ -576,11 +576,17 @@ impl Coordinator {
     ) -> Option<Result<(), GroupError>> {
         let is_empty = self.running(name, ClassicGroup::is_empty)?;
         if is_empty {
-            // The last member has left, though the record that says so may still be on its way.
-            return Some(match identity.generation {
-                ..0 => Ok(()),
-                _ => Err(ErrorCode::UnknownMemberId.into()),
-            });
+            let machine = self.partition.machine();
+            let state = machine.groups().and_then(|table| table.get(name));
+            let applied = state.map(|state| (&state.kind, state.has_members()));
+            return match applied {
+                // What is left of the classic group says nothing about its successor.
+                Some((GroupKind::Consumer(_), _)) => None,
+                // The last member has left; the record that says so is still on its way.
+                Some((_, true)) => Some(Err(ErrorCode::CoordinatorLoadInProgress.into())),
+                _ if identity.generation < 0 => Some(Ok(())),
+                _ => Some(Err(ErrorCode::UnknownMemberId.into())),
+            };
         }
         self.with_group(name, |group, moment, _| {
             group.check_commit(identity, moment.now)
