@@ -8,7 +8,7 @@
 //! | `migration` | classic members of those, and groups that change their protocol |
 //! | `offsets` | commits, fetches, deletion and expiry of offsets |
 //! | `admin` | list, describe, delete |
-//! | `topics` | the cluster's topics, as assignors see them |
+//! | `topics` | the cluster's topics as assignors see them, and those that have gone |
 //! | `writer` | records into batches, in one order, a few batches under way |
 //! | `refresh` | the live state written again, so that what is older can be purged |
 //! | `call` | what the wire's side asks |
