@@ -1,6 +1,8 @@
 //! What the wire's side asks of a coordinator. Each call carries the end that takes its answer; one
 //! that is dropped means that no coordinator is here.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use corduroy_group::GroupError;
 use corduroy_group::classic::{
@@ -14,6 +16,10 @@ use tokio::sync::oneshot;
 
 /// Where an answer goes.
 pub type Reply<T> = oneshot::Sender<T>;
+
+/// How long a caller waits for what has to be written first (Kafka's `offsets.commit.timeout.ms`).
+/// The write goes on without it.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// One call.
 pub enum GroupCall {
@@ -117,6 +123,16 @@ pub enum GroupCall {
         /// The answer's way back.
         reply: Reply<Result<ConsumerDescription, GroupError>>,
     },
+}
+
+impl GroupCall {
+    /// How long its caller waits for the answer; `None`: as long as the group's members take.
+    pub fn answer_wait(&self) -> Option<Duration> {
+        match self {
+            GroupCall::Join { .. } | GroupCall::Sync { .. } => None,
+            _ => Some(ANSWER_WAIT),
+        }
+    }
 }
 
 /// OffsetCommit of one group.

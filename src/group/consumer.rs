@@ -33,8 +33,8 @@ pub(super) struct ConsumerGroups(RefCell<HashMap<String, Running>>);
 struct Running {
     timers: Timers,
     waiting: VecDeque<Task>,
-    /// Records of a decision are under way: the next one follows when they are applied.
-    deciding: bool,
+    /// Records of a decision that are under way: the next one follows when they are applied.
+    deciding: Option<Rc<[GroupRecord]>>,
     topics_version: Option<u64>,
 }
 
@@ -111,7 +111,15 @@ impl ConsumerGroups {
     /// Whether a decision about a group is on its way into the log.
     pub(super) fn is_deciding(&self, name: &str) -> bool {
         let groups = self.0.borrow();
-        groups.get(name).is_some_and(|running| running.deciding)
+        let running = groups.get(name);
+        running.is_some_and(|running| running.deciding.is_some())
+    }
+
+    /// Whether such a decision changes what this member is.
+    pub(super) fn is_deciding_about(&self, name: &str, member: &str) -> bool {
+        let groups = self.0.borrow();
+        let deciding = groups.get(name).and_then(|g| g.deciding.as_ref());
+        deciding.is_some_and(|records| records.iter().any(|record| changes(record, member)))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -130,12 +138,23 @@ impl ConsumerGroups {
     }
 }
 
+/// Whether a record changes a member's epoch, or ends its membership or its group.
+fn changes(record: &GroupRecord, member_id: &str) -> bool {
+    match record {
+        GroupRecord::Consumer { value, .. } => value.is_none(),
+        GroupRecord::ConsumerMember { member, .. } | GroupRecord::CurrentMember { member, .. } => {
+            member == member_id
+        }
+        _ => false,
+    }
+}
+
 impl Running {
     fn new(configs: &GroupConfigs) -> Running {
         Running {
             timers: Timers::new(configs.consumer_session_timeout),
             waiting: VecDeque::new(),
-            deciding: false,
+            deciding: None,
             topics_version: None,
         }
     }
@@ -184,7 +203,7 @@ impl Coordinator {
                 let Some(running) = groups.get_mut(name) else {
                     return;
                 };
-                if running.deciding {
+                if running.deciding.is_some() {
                     return;
                 }
                 match running.waiting.pop_front() {
@@ -266,14 +285,16 @@ impl Coordinator {
         records: Vec<GroupRecord>,
         then: Then,
     ) {
+        let records: Rc<[GroupRecord]> = records.into();
         if let Some(running) = self.consumers.0.borrow_mut().get_mut(name) {
-            running.deciding = true;
+            running.deciding = Some(records.clone());
         }
         let written = self.writer.write(term, &records);
         let (coordinator, name) = (self.clone(), name.to_owned());
+        let office = self.office();
         self.env.spawn_local(async move {
             let outcome = written.await;
-            if coordinator.serving() != Ok(term) {
+            if coordinator.office() != office {
                 // A later coordinator answers; `then` is dropped, which says so.
                 return;
             }
@@ -318,7 +339,7 @@ impl Coordinator {
         let Some(running) = groups.get_mut(name) else {
             return;
         };
-        running.deciding = false;
+        running.deciding = None;
         let machine = self.partition.machine();
         let state = machine.groups().and_then(|table| table.get(name));
         let nothing = ConsumerState::default();

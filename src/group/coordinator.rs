@@ -50,6 +50,7 @@ pub struct Coordinator {
     started: Instant,
     configs: RefCell<Option<(u64, Rc<GroupConfigs>)>>,
     reign: RefCell<Option<Reign>>,
+    next_office: Cell<u64>,
     waiters: RefCell<HashMap<Ticket, Waiter>>,
     next_ticket: Cell<u64>,
     /// When clients that went away were last looked for.
@@ -61,9 +62,14 @@ pub struct Coordinator {
     rebalances: Cell<u64>,
 }
 
+/// Tells one reign from another, also of the same term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Office(u64);
+
 /// What a coordinator holds while it leads, beside what is durable. Goes with its term.
 struct Reign {
     term: Term,
+    office: Office,
     groups: HashMap<String, Running>,
     deadlines: BTreeSet<(Now, String)>,
 }
@@ -118,6 +124,7 @@ impl Coordinator {
             gone_looked_at: Cell::new(Now::ZERO),
             configs: RefCell::default(),
             reign: RefCell::default(),
+            next_office: Cell::new(0),
             waiters: RefCell::default(),
             next_ticket: Cell::new(0),
             wake: Rc::new(Notify::new()),
@@ -147,6 +154,7 @@ impl Coordinator {
                 self.forget_gone_topics();
             }
             let next = reigns.then(|| self.next_deadline()).flatten();
+            let settling = self.settles_first();
             let now = self.env.now();
             let until = match next {
                 Some(next) => Some((self.started + next).max(now)),
@@ -163,6 +171,7 @@ impl Coordinator {
                 () = self.wake.notified() => {}
                 () = &mut changed => {}
                 () = timer => {}
+                () = self.writer.idle(), if settling => {}
             }
         }
         self.abdicate(ErrorCode::NotCoordinator);
@@ -232,7 +241,12 @@ impl Coordinator {
         match serving {
             Some(term) if held == Some(term) => Ok(term),
             Some(term) => {
-                self.abdicate(ErrorCode::NotCoordinator);
+                if held.is_some() {
+                    self.abdicate(ErrorCode::NotCoordinator);
+                }
+                if self.settles_first() {
+                    return Err(ErrorCode::CoordinatorLoadInProgress);
+                }
                 self.take_office(term);
                 Ok(term)
             }
@@ -249,12 +263,28 @@ impl Coordinator {
         }
     }
 
+    /// The reign at this moment.
+    pub(super) fn office(&self) -> Option<Office> {
+        self.serving().ok()?;
+        self.reign.borrow().as_ref().map(|reign| reign.office)
+    }
+
+    /// Whether a new reign has to wait. A leader whose lease ran out for a while may come back in
+    /// its own term, with writes of the reign before still under way: deciding without them would
+    /// be deciding from the past.
+    fn settles_first(&self) -> bool {
+        self.reign.borrow().is_none() && !self.writer.is_idle()
+    }
+
     /// Every group with members goes on in the generation that it is in, each session anew.
     fn take_office(&self, term: Term) {
         let Moment { now, .. } = self.moment();
         let configs = self.configs();
+        let office = Office(self.next_office.get());
+        self.next_office.set(office.0 + 1);
         let mut reign = Reign {
             term,
+            office,
             groups: HashMap::new(),
             deadlines: BTreeSet::new(),
         };
@@ -439,9 +469,10 @@ impl Coordinator {
                 });
                 let written = self.writer.write(term, &records);
                 let (coordinator, name) = (self.clone(), name.to_owned());
+                let office = self.office();
                 self.env.spawn_local(async move {
                     let outcome = written.await;
-                    if coordinator.serving() != Ok(term) {
+                    if coordinator.office() != office {
                         return;
                     }
                     coordinator.with_group(&name, |group, moment, effects| {

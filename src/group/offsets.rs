@@ -92,6 +92,10 @@ impl Coordinator {
         let judged = match state.map(|state| &state.kind) {
             Some(GroupKind::Consumer(consumer)) if !consumer.members().is_empty() => {
                 let identity = &request.identity;
+                if self.consumers.is_deciding_about(group, &identity.member_id) {
+                    // What it will be when the commit has its place is not known yet.
+                    return Err(ErrorCode::CoordinatorLoadInProgress);
+                }
                 check_commit(consumer, &identity.member_id, identity.generation)
             }
             // Members that do not run: their group is just becoming one of the consumer protocol.

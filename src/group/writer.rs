@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use corduroy_env::Env;
@@ -23,9 +22,6 @@ const BATCH_BYTES: usize = 512 * 1024;
 
 /// Bytes of keys and values that wait; beyond it clients are asked to try again.
 const WAITING_BYTES_MAX: usize = 32 * 1024 * 1024;
-
-/// How long a write may take (Kafka's `offsets.commit.timeout.ms`).
-const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The outcome of one decision's records.
 pub(super) type Written = Result<(), ErrorCode>;
@@ -67,7 +63,11 @@ impl Writer {
     }
 
     /// Takes the records of one decision, made in `term`. Their place in the order is fixed when
-    /// this returns. `Ok` means: durable on a majority, and applied here.
+    /// this returns. `Ok` means: durable on a majority, and applied here. An error means: refused
+    /// before they had a place, or `term` is over here.
+    ///
+    /// Law: no outcome before the fate is known. What was given up for lost and came after all
+    /// would stand behind, or between, what was decided without it.
     pub(super) fn write(
         self: &Rc<Self>,
         term: Term,
@@ -100,6 +100,16 @@ impl Writer {
             Ok(done) => done.await.unwrap_or(Err(ErrorCode::NotCoordinator)),
             Err(code) => Err(code),
         }
+    }
+
+    /// Whether nothing waits and nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.under_way.get() == 0 && self.waiting.borrow().is_empty()
+    }
+
+    /// Waits until nothing waits and nothing is under way.
+    pub(super) async fn idle(&self) {
+        self.until(Writer::is_idle).await;
     }
 
     /// Waits until whatever was handed in before the call has its outcome.
@@ -169,9 +179,8 @@ impl Writer {
             let Some((term, batch, done)) = self.next_batch() else {
                 return;
             };
-            let deadline = self.env.now() + WRITE_TIMEOUT;
             let ticket = match batch {
-                Some(batch) => self.partition.append_in_term(batch, term, deadline),
+                Some(batch) => self.partition.append_in_term(batch, term),
                 None => {
                     self.answer(done, Err(ErrorCode::RecordListTooLarge));
                     continue;

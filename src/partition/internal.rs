@@ -2,12 +2,15 @@
 //! term or not at all.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use corduroy_record::{Batch, Term};
-use tokio::time::Instant;
 
 use super::produce::{ProduceTicket, ready};
 use super::{Acks, Partition, ProduceSpec};
+
+/// Longer than any leadership without a majority lasts: what ends the wait is the batch's fate.
+const FATE_WAIT_MAX: Duration = Duration::from_hours(24);
 
 impl Partition {
     /// The term in which this replica leads and may serve; `None` where it does not lead (or not
@@ -24,12 +27,10 @@ impl Partition {
 
     /// Appends a batch of the node's own with `acks=all`. It takes its place in the log's order
     /// before this returns; a replica that does not lead in `term` any more refuses.
-    pub fn append_in_term(
-        self: &Rc<Self>,
-        batch: Batch,
-        term: Term,
-        deadline: Instant,
-    ) -> ProduceTicket {
+    ///
+    /// The answer comes when the batch's fate is known, and not before: it is applied, or this
+    /// replica's leadership of `term` is over.
+    pub fn append_in_term(self: &Rc<Self>, batch: Batch, term: Term) -> ProduceTicket {
         let view = self.replica.view();
         if !matches!(self.leading(&view), Ok(true)) || view.term != term {
             return ready(Err(self.not_leader(&view)));
@@ -41,7 +42,7 @@ impl Partition {
         let spec = ProduceSpec {
             batch,
             acks: Acks::All,
-            deadline,
+            deadline: self.env.now() + FATE_WAIT_MAX,
         };
         self.append(term, None, spec, -1)
     }

@@ -189,7 +189,8 @@ fn partition_of(ctx: &KafkaContext, group: &str) -> Option<GroupId> {
 /// Asks a group's coordinator, on whichever shard of this node it is.
 ///
 /// # Errors
-/// NOT_COORDINATOR where it is not on this node.
+/// NOT_COORDINATOR where it is not on this node; COORDINATOR_NOT_AVAILABLE where what has to be
+/// written first takes too long (it may still be written).
 pub(super) async fn ask<T>(
     ctx: &KafkaContext,
     group: &str,
@@ -206,18 +207,34 @@ pub(super) async fn ask_partition<T>(
     call: impl FnOnce(Reply<T>) -> GroupCall,
 ) -> Result<T, ErrorCode> {
     let (reply, answer) = oneshot::channel();
+    let call = call(reply);
+    let answer = answer_in_time(answer, call.answer_wait());
     let owner = ctx.shard.owner(place);
     if owner == ctx.shard.index() {
-        ctx.shard.coordinate(place, call(reply));
+        ctx.shard.coordinate(place, call);
     } else {
         let handle = ctx.shard.handles().get(usize::from(owner));
         let handle = handle.ok_or(ErrorCode::NotCoordinator)?;
-        let message = ShardMessage::Group(place, Box::new(call(reply)));
+        let message = ShardMessage::Group(place, Box::new(call));
         handle
             .send(message)
             .await
             .map_err(|_| ErrorCode::NotCoordinator)?;
     }
+    answer.await
+}
+
+/// The coordinator's answer, within `wait` if there is a bound.
+async fn answer_in_time<T>(
+    answer: oneshot::Receiver<T>,
+    wait: Option<Duration>,
+) -> Result<T, ErrorCode> {
+    let answered = match wait {
+        Some(wait) => tokio::time::timeout(wait, answer)
+            .await
+            .map_err(|_| ErrorCode::CoordinatorNotAvailable)?,
+        None => answer.await,
+    };
     // An answer that never comes: the coordinator went away with the question.
-    answer.await.map_err(|_| ErrorCode::NotCoordinator)
+    answered.map_err(|_| ErrorCode::NotCoordinator)
 }
