@@ -143,3 +143,120 @@ fn cluster_settings_are_set_listed_and_taken_back() {
     assert!(!cluster.must(&["config", "list"]).contains(key));
     assert!(cluster.must(&["config", "list", "--all"]).contains(key));
 }
+
+/// A command's standard output as JSON.
+fn json(output: &str) -> serde_json::Value {
+    serde_json::from_str(output).unwrap_or_else(|error| panic!("{error}: {output}"))
+}
+
+/// What `group describe` says of a group.
+fn described(cluster: &Cluster, group: &str) -> serde_json::Value {
+    json(&cluster.must(&["group", "describe", group, "-o", "json"]))
+}
+
+#[test]
+fn a_group_is_shown_moved_and_deleted_and_only_without_members() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    cluster.must(&["config", "set", "group.initial.rebalance.delay.ms=0"]);
+    cluster.create_topic("orders", 1, &[]);
+    for records in [&b"0\n1\n2\n3\n4\n"[..], &b"5\n6\n7\n8\n9\n"[..]] {
+        let produced = cluster.run_with_input(&["produce", "orders"], records);
+        assert!(produced.status.success(), "{produced:?}");
+    }
+    let times: Vec<i64> = cluster
+        .must(&["consume", "orders", "--exit", "-f", "%T\\n"])
+        .lines()
+        .map(|line| line.parse().expect("milliseconds"))
+        .collect();
+    let later = times.iter().position(|time| *time >= times[5]);
+    let later = i64::try_from(later.expect("it is there")).expect("few");
+
+    let printed = cluster.must(&["consume", "orders", "-g", "billing", "-n", "4"]);
+    assert_eq!(printed, "0\n1\n2\n3\n");
+    let shown = described(&cluster, "billing");
+    assert_eq!(shown["state"], "Empty");
+    assert_eq!(shown["lag"], 6);
+    assert_eq!(shown["partitions"][0]["committed_offset"], 4);
+    let listed = json(&cluster.must(&["group", "list", "-o", "json"]));
+    assert_eq!(listed[0]["group"], "billing");
+    assert_eq!(listed[0]["state"], "Empty");
+    let printed = cluster.must(&["consume", "orders", "-g", "billing", "-n", "1"]);
+    assert_eq!(printed, "4\n", "it goes on where it left off");
+
+    let committed = || described(&cluster, "billing")["partitions"][0]["committed_offset"].clone();
+    let seek = |rest: &[&str]| {
+        let mut args = vec!["group", "seek", "billing"];
+        args.extend(rest);
+        cluster.run(&args)
+    };
+    let planned = seek(&["--to", "start", "--dry-run", "-o", "json"]);
+    assert!(planned.status.success() && said(&planned).contains("nothing was moved"));
+    let plan = json(&String::from_utf8_lossy(&planned.stdout));
+    let step = serde_json::json!(
+        {"topic": "orders", "partition": 0, "from": 5, "to": 0, "lag": 10}
+    );
+    assert_eq!(plan, serde_json::json!([step]));
+    assert_eq!(committed(), 5);
+    let time = format!("@{}", times[5]);
+    for (to, expected) in [
+        ("start", 0),
+        ("+3", 3),
+        ("end", 10),
+        ("-2", 8),
+        (&time, later),
+        ("7", 7),
+        ("+99", 10),
+        ("6", 6),
+    ] {
+        let moved = seek(&["--to", to]);
+        assert!(moved.status.success(), "{to}: {moved:?}");
+        assert_eq!(committed(), expected, "{to}");
+    }
+    assert_eq!(seek(&["--to", "middle"]).status.code(), Some(2));
+
+    let mut member = Command::new(corduroy())
+        .args(["consume", "orders", "-g", "billing"])
+        .args(["--brokers", &cluster.bootstrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut lines = BufReader::new(member.stdout.take().expect("piped")).lines();
+    let line = lines.next().expect("a record").expect("UTF-8");
+    assert_eq!(line, "6", "from where it was moved to");
+    let shown = described(&cluster, "billing");
+    assert_eq!(shown["state"], "Stable");
+    assert_eq!(shown["members"].as_array().map(Vec::len), Some(1));
+    for refused in [
+        seek(&["--to", "start"]),
+        cluster.run(&["group", "delete", "billing"]),
+    ] {
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(said(&refused).contains("it has members"), "{refused:?}");
+    }
+    let interrupted = Command::new("kill")
+        .args(["-INT", &member.id().to_string()])
+        .status();
+    assert!(interrupted.expect("kill runs").success());
+    let rest: Vec<String> = lines.map(|line| line.expect("UTF-8")).collect();
+    member.wait().expect("it ends");
+    assert!(rest.len() <= 3, "{rest:?}");
+    assert_eq!(
+        described(&cluster, "billing")["state"],
+        "Empty",
+        "it has left"
+    );
+
+    cluster.must(&["group", "delete", "billing"]);
+    for gone in [
+        cluster.run(&["group", "delete", "billing"]),
+        cluster.run(&["group", "describe", "billing"]),
+    ] {
+        assert_eq!(gone.status.code(), Some(1));
+        assert!(
+            said(&gone).contains("there is no group `billing`"),
+            "{gone:?}"
+        );
+    }
+    assert_eq!(cluster.must(&["group", "list", "-o", "json"]).trim(), "[]");
+}

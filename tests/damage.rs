@@ -7,6 +7,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,48 @@ fn produce(cluster: &Cluster, topic: &str, value: &str) {
     });
 }
 
-fn check_flipped(extra: &[&str], stop: fn(&mut support::Node)) {
+/// Has the node notice damage and make it good: it says so, counts it, refetches, and votes again.
+fn wait_refetched(cluster: &Cluster, node: i32, log_before: usize) {
+    let node = &cluster.nodes[usize::try_from(node - 1).expect("an id")];
+    wait_until("the damage is noticed and made good", || {
+        let log = node.log();
+        log[log_before..].contains("this replica may vote again")
+    });
+    let found = node.metric("corduroy_storage_corruptions_total");
+    assert!(found >= Some(1.0), "counted: {found:?}");
+}
+
+/// Where damage is done, after the node has stopped.
+type Damage = fn(&Path);
+
+fn flip_a_record(data_dir: &Path) {
+    flip(&segment(data_dir), "record number 0030");
+}
+
+/// The file that holds the vote, the log's start and its end; any bit of it is under one checksum.
+fn flip_the_vote(data_dir: &Path) {
+    let mut dirs = vec![data_dir.join("partitions")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).expect("a directory").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.file_name().is_some_and(|name| name == "state") {
+                let bytes = fs::read(&path).expect("a state file");
+                let length: [u8; 4] = bytes[12..16].try_into().expect("four bytes");
+                let at = u32::from_le_bytes(length) as usize / 2;
+                let file = fs::File::options().write(true).open(&path);
+                file.expect("writable")
+                    .write_at(&[bytes[at] ^ 1], at as u64)
+                    .expect("written");
+                return;
+            }
+        }
+    }
+    panic!("no state file");
+}
+
+fn check_damaged(extra: &[&str], stop: fn(&mut support::Node), damage: Damage) {
     let mut cluster = Cluster::start_with(3, extra);
     let topic = "flipped";
     cluster.create_topic(topic, 1, &[]);
@@ -73,7 +115,8 @@ fn check_flipped(extra: &[&str], stop: fn(&mut support::Node)) {
     let victim = cluster.leader(topic, 0) % 3 + 1;
     stop(cluster.node(victim));
     let data_dir = cluster.node(victim).data_dir.clone();
-    flip(&segment(&data_dir), "record number 0030");
+    damage(&data_dir);
+    let log_before = cluster.node(victim).log().len();
     cluster.node(victim).start();
     for n in 60..70 {
         produce(&cluster, topic, &value(n));
@@ -129,6 +172,7 @@ fn check_flipped(extra: &[&str], stop: fn(&mut support::Node)) {
             leads()
         },
     );
+    wait_refetched(&cluster, victim, log_before);
     // Not only in memory: the node's own files are whole again.
     cluster.node(victim).terminate();
     let dump = Command::new(support::corduroy())
@@ -149,16 +193,23 @@ fn check_flipped(extra: &[&str], stop: fn(&mut support::Node)) {
 fn a_flipped_bit_after_kill_9_is_refetched() {
     let _alone = alone();
     // By reference: the journal does not hold the bytes a second time.
-    check_flipped(
+    check_damaged(
         &["--set", "storage.inline.bytes.max=1"],
         support::Node::kill,
+        flip_a_record,
     );
 }
 
 #[test]
 fn a_flipped_bit_after_a_clean_stop_is_refetched() {
     let _alone = alone();
-    check_flipped(&[], support::Node::terminate);
+    check_damaged(&[], support::Node::terminate, flip_a_record);
+}
+
+#[test]
+fn a_flipped_bit_beside_the_vote_is_refetched() {
+    let _alone = alone();
+    check_damaged(&[], support::Node::terminate, flip_the_vote);
 }
 
 /// The segment of the controller's log on a node.
@@ -364,6 +415,84 @@ fn a_full_disk_of_one_follower_stops_nobody_else() {
     let found = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
     assert_eq!(found[0], (0, "before".to_owned()));
     assert_eq!(found[1..], acked);
+    cluster.nodes[2].kill();
+}
+
+/// Others have room: they lead, and the producer goes on after a refusal or two.
+#[test]
+fn a_leader_with_a_full_disk_hands_over_to_a_replica_with_room() {
+    let _alone = alone();
+    let mut cluster = Cluster::plan(3, &SMALL_DISK);
+    let data_dir = cluster.nodes[2].data_dir.clone();
+    let Some(_tmpfs) = Tmpfs::mount(&data_dir, 64 << 20) else {
+        eprintln!("skipped: mounting a tmpfs needs root");
+        return;
+    };
+    for node in &mut cluster.nodes {
+        node.start();
+    }
+    cluster.wait_healthy();
+    let topic = "handed-over";
+    cluster.create_topic(topic, 4, &["min.insync.replicas=2"]);
+    let lead_all = |cluster: &Cluster| {
+        for partition in 0..4 {
+            wait_until("node 3 leads", || {
+                let place = format!("{topic}/{partition}");
+                let _retried = cluster.run(&["partition", "lead", &place, "3"]);
+                cluster.leader(topic, partition) == 3
+            });
+        }
+    };
+    lead_all(&cluster);
+    produce(&cluster, topic, "before");
+    // Nearly full: its own journal and its votes still have their reserve.
+    let filler = data_dir.join("somebody-elses-file");
+    fill(&data_dir, &filler, 3 << 20);
+    let mut acked = Vec::new();
+    for partition in 0..4i32 {
+        let mut refusals = BTreeSet::new();
+        wait_until("somebody with room leads and takes records", || {
+            let leader = cluster.leader(topic, usize::try_from(partition).expect("small"));
+            let sent = batch(None, &["after"]);
+            let answer = cluster
+                .wire(leader)
+                .produce((topic, partition), -1, ANSWER, &sent);
+            match answer.expect("answered").error {
+                ErrorCode::None if leader != 3 => {
+                    acked.push(partition);
+                    return true;
+                }
+                // Before it has noticed that it is full.
+                ErrorCode::None => {}
+                error => drop(refusals.insert(format!("{error:?}"))),
+            }
+            false
+        });
+        let told = [
+            "KafkaStorageError",
+            "NotLeaderOrFollower",
+            "NotEnoughReplicas",
+        ];
+        assert!(
+            refusals.iter().all(|said| told.contains(&said.as_str())),
+            "{refusals:?}"
+        );
+    }
+    assert_eq!(acked, [0, 1, 2, 3]);
+    let log = cluster.nodes[2].log();
+    assert!(log.contains("others with room lead instead"), "it says why");
+    // It has room again: it takes a leadership when it is given one, and has everything.
+    fs::remove_file(&filler).expect("removed");
+    for partition in 0..4 {
+        cluster.wait_in_sync(topic, partition, 3);
+    }
+    wait_until("it knows that it has room", || {
+        cluster.nodes[2].metric("corduroy_storage_disk_full") == Some(0.0)
+    });
+    lead_all(&cluster);
+    let found = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
+    assert_eq!(found[0], (0, "before".to_owned()));
+    assert!(found[1..].iter().any(|(_, value)| value == "after"));
     cluster.nodes[2].kill();
 }
 

@@ -9,7 +9,11 @@
 mod support;
 
 use corduroy_protocol::ErrorCode;
-use support::group::{Member, committed, delete_group};
+use std::time::Duration;
+
+use corduroy_protocol::{Request, Response, decode_response};
+use support::group::{Member, committed, delete_group, delete_offset_at};
+use support::wire::{Wire, batch};
 use support::{Cluster, alone, wait_until};
 
 const TOPIC: &str = "orders";
@@ -211,6 +215,281 @@ fn a_recreated_topic_shares_no_committed_offsets() {
         committed(&cluster, "heirs", (TOPIC, 1)).0 == -1
     });
     assert_eq!(committed(&cluster, "heirs", ("kept", 0)).0, 7);
+}
+
+/// Everything dies, and comes back.
+fn restart(cluster: &mut Cluster) {
+    for id in 1..=3 {
+        cluster.node(id).kill();
+    }
+    for id in 1..=3 {
+        cluster.node(id).start();
+    }
+    cluster.wait_healthy();
+}
+
+/// A cluster with one coordinator, whose log is looked after often.
+fn one_coordinator(settings: &[(&str, &str)]) -> Cluster {
+    let cluster = Cluster::start_with(3, &["--set", "log.retention.check.interval.ms=100"]);
+    cluster.configure(&[
+        ("group.initial.rebalance.delay.ms", "0"),
+        ("offsets.topic.num.partitions", "1"),
+    ]);
+    cluster.configure(settings);
+    cluster.create_topic(TOPIC, 4, &[]);
+    cluster
+}
+
+/// A connection to the coordinator of all groups.
+fn coordinator(cluster: &Cluster) -> Wire {
+    cluster.wire(cluster.leader("__consumer_offsets", 0))
+}
+
+/// Moves the coordinator of all groups.
+fn lead(cluster: &Cluster, node: i32) {
+    wait_until(&format!("node {node} coordinates"), || {
+        let place = "__consumer_offsets/0";
+        let _retried = cluster.run(&["partition", "lead", place, &node.to_string()]);
+        cluster.leader("__consumer_offsets", 0) == node
+    });
+}
+
+#[test]
+fn expired_offsets_are_gone_on_every_replica_and_stay_away() {
+    let _alone = alone();
+    let mut cluster = one_coordinator(&[("offsets.retention.check.interval.ms", "100")]);
+    let mut busy = Member::new("busy");
+    busy.settle(&cluster);
+    assert_eq!(busy.commit_for(&cluster, (TOPIC, 0), 3, 1), ErrorCode::None);
+    let brief = Member::new("brief");
+    assert_eq!(brief.commit(&cluster, (TOPIC, 1), 6), ErrorCode::None);
+    // Committed last: the look that finds it has looked at the others.
+    let expire = |group: &str| {
+        let member = Member::new(group);
+        assert_eq!(
+            member.commit_for(&cluster, (TOPIC, 0), 5, 1),
+            ErrorCode::None
+        );
+        wait_until(&format!("the offset of {group} expires"), || {
+            committed(&cluster, group, (TOPIC, 0)).0 == -1
+        });
+    };
+    expire("brief");
+    assert_eq!(
+        committed(&cluster, "busy", (TOPIC, 0)).0,
+        3,
+        "it has members"
+    );
+    assert_eq!(brief.commit(&cluster, (TOPIC, 0), 9), ErrorCode::None);
+    expire("gone");
+    assert_eq!(
+        delete_group(&cluster, "gone"),
+        ErrorCode::GroupIdNotFound,
+        "nothing was left of it"
+    );
+    let check = |cluster: &Cluster, when: &str| {
+        let found = ["busy", "brief", "gone"].map(|group| committed(cluster, group, (TOPIC, 0)).0);
+        assert_eq!(found, [3, 9, -1], "{when}");
+        assert_eq!(committed(cluster, "brief", (TOPIC, 1)).0, 6, "{when}");
+    };
+    for id in 1..=3 {
+        lead(&cluster, id);
+        check(&cluster, &format!("as node {id} has it"));
+    }
+    restart(&mut cluster);
+    check(&cluster, "after a restart");
+    assert_eq!(busy.heartbeat(&cluster).0, ErrorCode::None);
+    assert_eq!(busy.leave(&cluster), ErrorCode::None);
+    wait_until("what was due goes with the last member", || {
+        committed(&cluster, "busy", (TOPIC, 0)).0 == -1
+    });
+}
+
+#[test]
+fn a_commit_without_a_majority_is_answered_in_time_and_nothing_older_comes_behind_it() {
+    let _alone = alone();
+    let mut cluster = one_coordinator(&[
+        ("offsets.commit.timeout.ms", "100"),
+        ("offsets.topic.segment.bytes", "16384"),
+    ]);
+    let mut busy = Member::new("busy");
+    busy.settle(&cluster);
+    let mut offset = 0;
+    let mut unanswered = 0;
+    for round in 0..20 {
+        if unanswered == 2 {
+            break;
+        }
+        offset += 1;
+        assert_eq!(busy.commit(&cluster, (TOPIC, 0), offset), ErrorCode::None);
+        cluster.wait_in_sync("__consumer_offsets", 0, 3);
+        let leader = cluster.leader("__consumer_offsets", 0);
+        let mut wire = cluster.wire(leader);
+        let followers: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();
+        for id in &followers {
+            cluster.node(*id).pause();
+        }
+        let answer = busy.commit_at(&mut wire, (TOPIC, 0), offset + 1);
+        for id in &followers {
+            cluster.node(*id).resume();
+        }
+        cluster.wait_healthy();
+        match answer.expect("an answer") {
+            ErrorCode::CoordinatorNotAvailable => unanswered += 1,
+            // It had found out before the commit came: the next round is quicker.
+            ErrorCode::NotCoordinator | ErrorCode::CoordinatorLoadInProgress => continue,
+            other => panic!("round {round}: {}", other.name()),
+        }
+        // Records keep their order: once this one is there, it is known whether the other came
+        // through, and stays so.
+        assert_eq!(busy.commit(&cluster, (TOPIC, 2), 1), ErrorCode::None);
+        let settled = committed(&cluster, "busy", (TOPIC, 0)).0;
+        assert!(
+            (offset..=offset + 1).contains(&settled),
+            "round {round}: {settled}"
+        );
+        offset = settled;
+        let start = |cluster: &Cluster| {
+            let found = coordinator(cluster).list_offset("__consumer_offsets", 0, -2);
+            found.expect("an answer").1
+        };
+        let before = start(&cluster);
+        let mut other = 0;
+        wait_until("everything is written again", || {
+            for _ in 0..50 {
+                other += 1;
+                assert_eq!(busy.commit(&cluster, (TOPIC, 1), other), ErrorCode::None);
+            }
+            assert_eq!(
+                committed(&cluster, "busy", (TOPIC, 0)).0,
+                settled,
+                "round {round}"
+            );
+            start(&cluster) > before
+        });
+        assert_eq!(
+            committed(&cluster, "busy", (TOPIC, 0)).0,
+            settled,
+            "round {round}"
+        );
+    }
+    assert_eq!(unanswered, 2, "commits that had to wait");
+    restart(&mut cluster);
+    assert_eq!(committed(&cluster, "busy", (TOPIC, 0)).0, offset);
+}
+
+#[test]
+fn what_clients_can_make_a_coordinator_hold_is_limited() {
+    let _alone = alone();
+    let cluster = one_coordinator(&[
+        ("group.coordinator.max.groups", "2"),
+        ("group.coordinator.max.pending.members", "1"),
+    ]);
+    for group in ["a", "b"] {
+        let commit = Member::new(group).commit(&cluster, (TOPIC, 0), 1);
+        assert_eq!(commit, ErrorCode::None, "{group}");
+    }
+    let mut wire = coordinator(&cluster);
+    let full = ErrorCode::CoordinatorLoadInProgress;
+    let mut third = Member::new("c");
+    let commit = third
+        .commit_at(&mut wire, (TOPIC, 0), 1)
+        .expect("an answer");
+    assert_eq!(commit, full, "a third group");
+    assert_eq!(third.join_at(&mut wire).expect("an answer"), full);
+    let commit = Member::new("a").commit(&cluster, (TOPIC, 0), 2);
+    assert_eq!(commit, ErrorCode::None, "a group that is there");
+
+    let (mut first, mut second) = (Member::new("a"), Member::new("b"));
+    let given = first.join_at(&mut wire).expect("an answer");
+    assert_eq!(given, ErrorCode::MemberIdRequired);
+    let refused = second.join_at(&mut wire).expect("an answer");
+    assert_eq!(refused, full, "a second member without id");
+    first.settle(&cluster);
+    let given = second.join_at(&mut wire).expect("an answer");
+    assert_eq!(given, ErrorCode::MemberIdRequired, "the first one has come");
+
+    assert_eq!(first.leave(&cluster), ErrorCode::None);
+    assert_eq!(delete_group(&cluster, "a"), ErrorCode::None);
+    assert_eq!(
+        third.commit(&cluster, (TOPIC, 0), 1),
+        ErrorCode::None,
+        "there is room"
+    );
+}
+
+#[test]
+fn a_first_generation_counts_before_it_is_durable_and_a_stop_ends_its_wait() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(1);
+    cluster.configure(&[
+        ("group.initial.rebalance.delay.ms", "600000"),
+        ("offsets.topic.num.partitions", "1"),
+    ]);
+    cluster.create_topic(TOPIC, 1, &[]);
+    let mut member = Member::new("early");
+    assert_eq!(member.commit(&cluster, (TOPIC, 0), 7), ErrorCode::None);
+    let mut parked = coordinator(&cluster);
+    let given = member.join_at(&mut parked).expect("an answer");
+    assert_eq!(given, ErrorCode::MemberIdRequired);
+    let join = Request::JoinGroup(member.join_request());
+    parked.send(7, &join).expect("sent");
+    let mut wire = coordinator(&cluster);
+    wait_until("its join has arrived", || {
+        delete_offset_at(&mut wire, "early", (TOPIC, 0)).expect("an answer")
+            == ErrorCode::NonEmptyGroup
+    });
+    let outside = Member::new("early").commit_at(&mut wire, (TOPIC, 0), 8);
+    assert_eq!(
+        outside.expect("an answer"),
+        ErrorCode::UnknownMemberId,
+        "from the first join on nobody outside commits"
+    );
+    cluster.node(1).terminate();
+    let (_, frame) = parked.receive().expect("an answer before the end");
+    let (_, answer) = decode_response(join.key(), 7, frame).expect("an answer");
+    let Response::JoinGroup(answer) = answer else {
+        panic!("not an answer to JoinGroup");
+    };
+    assert_eq!(
+        ErrorCode::from_code(answer.error_code),
+        ErrorCode::CoordinatorNotAvailable
+    );
+}
+
+#[test]
+fn lag_counts_every_partition_wherever_its_replicas_are() {
+    let _alone = alone();
+    let mut cluster = one_coordinator(&[]);
+    // One replica each: wherever the coordinator is, two partitions are elsewhere.
+    let mut create = vec!["topic", "create", "spread"];
+    create.extend(["--assign", "1", "--assign", "2", "--assign", "3"]);
+    cluster.must(&create);
+    let values: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+    let reader = Member::new("reader");
+    for partition in 0..3 {
+        let leader = cluster.leader("spread", usize::try_from(partition).expect("from 0"));
+        let place = ("spread", partition);
+        let sent = cluster
+            .wire(leader)
+            .produce(place, -1, Duration::from_secs(30), &batch(None, &values))
+            .expect("an answer");
+        assert_eq!(sent.error, ErrorCode::None);
+        assert_eq!(reader.commit(&cluster, place, 3), ErrorCode::None);
+    }
+    let coordinator = cluster.leader("__consumer_offsets", 0);
+    let lag = "corduroy_group_lag{group=\"reader\",topic=\"spread\"}";
+    let unknown = "corduroy_group_lag_unknown_partitions{group=\"reader\"}";
+    wait_until("the lag is 7 of each partition", || {
+        cluster.node(coordinator).metric(lag) == Some(21.0)
+    });
+    assert_eq!(cluster.node(coordinator).metric(unknown), Some(0.0));
+    let other = (1..=3).find(|id| *id != coordinator).expect("three nodes");
+    cluster.node(other).kill();
+    wait_until("what nobody knows is left out, and said to be", || {
+        let node = cluster.node(coordinator);
+        node.metric(lag) == Some(14.0) && node.metric(unknown) == Some(1.0)
+    });
 }
 
 #[test]

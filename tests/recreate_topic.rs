@@ -7,16 +7,17 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use corduroy_client::{Acks, Record};
 use corduroy_protocol::ErrorCode;
 use support::traffic::{Traffic, block_on, client, read_all};
 use support::wire::{Wire, values};
-use support::{Cluster, alone, rounds, wait_until};
+use support::{Cluster, PATIENCE, alone, rounds, wait_until};
 
 const RECORDS: i64 = 50;
 
@@ -151,4 +152,137 @@ fn a_recreated_topic_never_shows_old_data() {
             || topics_on_disk(&node.data_dir) == 1,
         );
     }
+}
+
+/// One acknowledged write: its value, its offset, and the clock of [`Lives`] when it was sent and
+/// when it was acknowledged.
+struct Written {
+    value: String,
+    offset: i64,
+    sent: u64,
+    acked: u64,
+}
+
+/// Counts the topic's lives: even while it exists and nobody touches it, odd while it is being
+/// deleted and created again.
+#[derive(Default)]
+struct Lives(AtomicU64);
+
+impl Lives {
+    fn now(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn pass(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Writes by the topic's name without a pause, whatever becomes of it.
+fn write_on(bootstrap: &str, partition: i32, lives: &Lives, stop: &AtomicBool) -> Vec<Written> {
+    block_on(async {
+        let client = client(bootstrap).await;
+        let producer = client
+            .producer()
+            .acks(Acks::All)
+            .delivery_timeout(Duration::from_secs(20))
+            .build();
+        let mut written = Vec::new();
+        for n in 0.. {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let (value, sent) = (format!("{partition}.{n}"), lives.now());
+            let record = Record::to(WRITTEN)
+                .partition(partition)
+                .value(value.clone());
+            // A write that fails promises nothing.
+            if let Ok(meta) = producer.send(record).await
+                && let Some(offset) = meta.offset
+            {
+                let acked = lives.now();
+                written.push(Written {
+                    value,
+                    offset,
+                    sent,
+                    acked,
+                });
+            }
+        }
+        written
+    })
+}
+
+/// The topic of [`write_on`].
+const WRITTEN: &str = "written-on";
+
+/// What a life of the topic holds is read while it lasts. A write that was acknowledged in an
+/// earlier life is not among it; one that was sent and acknowledged in this one is, at its offset.
+#[test]
+fn writes_in_flight_belong_to_one_life_of_their_topic() {
+    let _alone = alone();
+    let cluster = Cluster::start(3);
+    cluster.configure(&[("auto.create.topics.enable", "false")]);
+    let (lives, stop) = (Lives::default(), AtomicBool::new(false));
+    let create = || {
+        // Its name is free as soon as the deletion is known to whoever is asked.
+        wait_until("it is created again", || {
+            let args = ["topic", "create", WRITTEN, "-p", "2", "-r", "3"];
+            cluster.run(&args).status.success()
+        });
+    };
+    create();
+    let mut read = Vec::new();
+    let written: Vec<Vec<Written>> = std::thread::scope(|scope| {
+        let (lives, stop) = (&lives, &stop);
+        let stopper = StopThem(stop);
+        let bootstrap = cluster.bootstrap();
+        let writers: Vec<_> = (0..2)
+            .map(|partition| {
+                let bootstrap = bootstrap.clone();
+                scope.spawn(move || write_on(&bootstrap, partition, lives, stop))
+            })
+            .collect();
+        for _ in 0..rounds() {
+            block_on(async {
+                let client = client(&bootstrap).await;
+                for partition in 0..2 {
+                    let mut found = Vec::new();
+                    // Something is in it: this life has been written to.
+                    let deadline = Instant::now() + PATIENCE;
+                    while found.len() < 20 {
+                        assert!(Instant::now() < deadline, "the writers have stopped");
+                        found = read_all(&client, WRITTEN, partition).await;
+                    }
+                    read.push((lives.now(), partition, found));
+                }
+            });
+            lives.pass();
+            cluster.must(&["topic", "delete", WRITTEN]);
+            create();
+            lives.pass();
+        }
+        drop(stopper);
+        let ended = writers.into_iter();
+        ended.map(|w| w.join().expect("a writer")).collect()
+    });
+    let mut checked = 0;
+    for (life, partition, found) in &read {
+        let written = &written[usize::try_from(*partition).expect("small")];
+        let at: BTreeMap<&str, i64> = found.iter().map(|(at, value)| (&**value, *at)).collect();
+        assert_eq!(at.len(), found.len(), "each once in life {life}");
+        let end = i64::try_from(found.len()).expect("few");
+        for write in written {
+            let place = at.get(write.value.as_str());
+            if write.acked < *life && write.acked % 2 == 0 {
+                assert_eq!(place, None, "{} is of life {}", write.value, write.acked);
+            }
+            // Below what was read: later ones may have been acknowledged after the read.
+            if write.sent == *life && write.acked == *life && write.offset < end {
+                assert_eq!(place, Some(&write.offset), "{} in life {life}", write.value);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 0, "some were written and read in one life");
 }

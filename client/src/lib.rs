@@ -82,5 +82,5 @@ pub use group::{
 };
 pub use offsets::{ListedOffset, OffsetSpec};
 pub use producer::{Payload, Producer, ProducerBuilder, Record, RecordMetadata, Ticket};
-pub use reader::{From, ReadBatch, ReadRecord, Reader, ReaderBuilder, Records};
+pub use reader::{From, ReadBatch, ReadRecord, Reader, ReaderBuilder, Records, Told};
 pub use topic_partition::TopicPartition;

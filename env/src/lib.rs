@@ -163,7 +163,8 @@ impl Env {
         tokio::task::spawn_local(future)
     }
 
-    /// Starts an OS thread named `name` (at most 15 bytes of it show in `ps`).
+    /// Starts an OS thread named `name` (at most 15 bytes of it show in `ps`). Its log lines carry
+    /// the span in which it was started.
     ///
     /// # Errors
     /// The operating system's, and [`io::ErrorKind::Unsupported`] in a simulation, where all
@@ -178,7 +179,10 @@ impl Env {
                 "a simulated node has no threads",
             ));
         }
-        thread::Builder::new().name(name.to_owned()).spawn(body)
+        let span = tracing::Span::current();
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || span.in_scope(body))
     }
 
     /// Whether a simulator owns this node's machine.

@@ -48,11 +48,21 @@ pub enum Bug {
     AckBelowMinInsync,
     /// A turn is reported durable when it is written; its journal file is synced by the next turn.
     CallbackBeforeSync,
+    /// A leader whose lease lasts names the latest offset without asking a majority.
+    LeaseRead,
+    /// A commit counts whatever generation, epoch or member it comes from.
+    OldGenerationCommits,
+    /// A commit is acknowledged when it is decided, before it is written.
+    CommitBeforeWrite,
+    /// Every member of a classic group is handed what its leader has planned for one of them.
+    PartitionGivenTwice,
+    /// A replica that coordinates no more goes on to name committed positions.
+    StalePositions,
 }
 
 impl Bug {
     /// All of them, in the order of the table.
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 17] = [
         Bug::AckBeforeFlush,
         Bug::VoteNotFlushed,
         Bug::WatermarkIsLogEnd,
@@ -65,6 +75,11 @@ impl Bug {
         Bug::TruncationKeepsOffset,
         Bug::AckBelowMinInsync,
         Bug::CallbackBeforeSync,
+        Bug::LeaseRead,
+        Bug::OldGenerationCommits,
+        Bug::CommitBeforeWrite,
+        Bug::PartitionGivenTwice,
+        Bug::StalePositions,
     ];
 
     /// The name that chooses it.
@@ -82,6 +97,11 @@ impl Bug {
             Bug::TruncationKeepsOffset => "truncation-keeps-offset",
             Bug::AckBelowMinInsync => "ack-below-min-insync",
             Bug::CallbackBeforeSync => "callback-before-sync",
+            Bug::LeaseRead => "lease-read",
+            Bug::OldGenerationCommits => "old-generation-commits",
+            Bug::CommitBeforeWrite => "commit-before-write",
+            Bug::PartitionGivenTwice => "partition-given-twice",
+            Bug::StalePositions => "stale-positions",
         }
     }
 

@@ -72,6 +72,8 @@ pub enum Subscribed {
     /// Unknown: a member's metadata cannot be read, or (for expiry) members are joining. Nothing
     /// may be taken from them.
     Everything,
+    /// There are members, of another type than "consumer": nobody else can tell what they need.
+    Foreign,
 }
 
 impl Subscribed {
@@ -79,9 +81,20 @@ impl Subscribed {
         match self {
             Subscribed::Nothing => false,
             Subscribed::Topics(topics) => topics.contains(topic),
-            Subscribed::Everything => true,
+            Subscribed::Everything | Subscribed::Foreign => true,
         }
     }
+}
+
+/// What has been decided about a group already and comes behind what is decided now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnItsWay {
+    /// Nothing.
+    Nothing,
+    /// Offsets: each has the last word on its key, and the group has something left.
+    Offsets,
+    /// What the group is, or who its members are: nothing is known before it is applied.
+    Group,
 }
 
 /// What time it is, and how long offsets are kept.
@@ -116,13 +129,18 @@ enum Age {
 ///
 /// An offset with an expiry of its own goes when that has come, in all rows but the fourth.
 /// `subscribed` is what the classic machine knows ([`Subscribed::Everything`] while members join);
-/// of a consumer group the state itself knows more, and both count.
+/// of a consumer group the state itself knows more, and both count. `on_its_way` is what will be
+/// applied after these tombstones, whoever decided it before them.
 pub fn expired(
     group: &str,
     state: &GroupState,
     subscribed: &Subscribed,
     retention: Retention,
+    on_its_way: OnItsWay,
 ) -> Vec<GroupRecord> {
+    if on_its_way == OnItsWay::Group {
+        return Vec::new();
+    }
     let age = age(state, subscribed);
     let mut records: Vec<GroupRecord> = state
         .offsets
@@ -134,14 +152,14 @@ pub fn expired(
         .map(|(partition, _)| offset_tombstone(group, partition))
         .collect();
     let nothing_left = records.len() == state.offsets.len() && !state.has_members();
-    if nothing_left && *subscribed != Subscribed::Everything {
+    if nothing_left && *subscribed == Subscribed::Nothing && on_its_way == OnItsWay::Nothing {
         push_group_tombstones(group, state, &mut records);
     }
     records
 }
 
 fn age(state: &GroupState, subscribed: &Subscribed) -> Age {
-    if *subscribed == Subscribed::Everything {
+    if matches!(subscribed, Subscribed::Everything | Subscribed::Foreign) {
         return Age::Never;
     }
     match &state.kind {
@@ -170,12 +188,8 @@ fn is_expired(value: &OffsetValue, age: &Age, retention: Retention) -> bool {
 
 fn is_subscribed(state: &GroupState, subscribed: &Subscribed, topic: &str) -> bool {
     match &state.kind {
-        GroupKind::Simple => false,
-        // Who is not there subscribes to nothing, whatever the machine last knew.
-        GroupKind::Classic(value) if value.members.is_empty() => {
-            *subscribed == Subscribed::Everything
-        }
-        GroupKind::Classic(_) => subscribed.contains(topic),
+        // Members of a first generation are in no record yet.
+        GroupKind::Simple | GroupKind::Classic(_) => subscribed.contains(topic),
         GroupKind::Consumer(consumer) => consumer.subscribed(topic) || subscribed.contains(topic),
     }
 }
@@ -218,19 +232,26 @@ pub struct OffsetsDeleted {
 ///
 /// # Errors
 ///
-/// For the whole request: GROUP_ID_NOT_FOUND where there is no such group, NON_EMPTY_GROUP where a
-/// group of another type than "consumer" has members.
+/// For the whole request: GROUP_ID_NOT_FOUND where there is no such group and nobody joins it,
+/// NON_EMPTY_GROUP where a group of another type than "consumer" has members, also if these have
+/// not left a record yet.
 pub fn delete_offsets(
     group: &str,
     state: Option<&GroupState>,
     subscribed: &Subscribed,
     partitions: &[TopicPartition],
 ) -> Result<OffsetsDeleted, GroupError> {
-    let state = state.ok_or(ErrorCode::GroupIdNotFound)?;
-    if let GroupKind::Classic(value) = &state.kind
-        && !value.members.is_empty()
-        && value.protocol_type != CONSUMER_TYPE
-    {
+    let nothing = GroupState::default();
+    let state = match state {
+        None if *subscribed == Subscribed::Nothing => {
+            return Err(ErrorCode::GroupIdNotFound.into());
+        }
+        state => state.unwrap_or(&nothing),
+    };
+    let is_foreign = *subscribed == Subscribed::Foreign
+        || matches!(&state.kind, GroupKind::Classic(value)
+            if !value.members.is_empty() && value.protocol_type != CONSUMER_TYPE);
+    if is_foreign {
         return Err(ErrorCode::NonEmptyGroup.into());
     }
     let mut gone = BTreeSet::new();

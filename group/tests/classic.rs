@@ -394,7 +394,7 @@ fn a_coordinator_that_stops_answers_everybody() {
 }
 
 #[test]
-fn describing_shows_metadata_and_assignments_in_stable() {
+fn describing_shows_metadata_in_stable_and_assignments_until_the_next_generation() {
     let (mut bench, ids) = Bench::stable(&[instance("i"), request()]);
     let seen: Vec<_> = bench
         .group
@@ -421,11 +421,19 @@ fn describing_shows_metadata_and_assignments_in_stable() {
         ]
     );
     bench.join(request());
-    assert!(
-        bench
-            .group
-            .members()
-            .all(|member| member.metadata.is_empty() && member.assignment.is_empty())
+    let rejoining: Vec<_> = bench
+        .group
+        .members()
+        .map(|member| (member.metadata, member.assignment))
+        .collect();
+    assert_eq!(
+        rejoining,
+        [
+            (Bytes::new(), Bytes::from("a0")),
+            (Bytes::new(), Bytes::from("a1")),
+            (Bytes::new(), Bytes::new()),
+        ],
+        "who waits for the next generation still has its partitions"
     );
     assert!(
         bench

@@ -360,10 +360,10 @@ fn a_failover_keeps_generation_members_and_assignments() {
 }
 
 #[test]
-fn a_generation_is_never_given_twice() {
+fn a_generation_that_was_noted_is_not_given_again() {
     let (bench, ids) = Bench::stable(&[request()]);
     let value = bench.durable.clone().unwrap();
-    // Generation 7 was given out and never became durable.
+    // Generation 7 is noted beside the record (a snapshot carries it).
     let mut after = Bench::with(ClassicGroup::from_value(LIMITS, &value, 7, bench.now));
     assert_eq!(after.group.generation(), 1);
     let ticket = after.join(member(&ids[0]));

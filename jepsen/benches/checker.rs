@@ -64,6 +64,8 @@ fn read(key: &Key, values: Vec<(i64, Value)>) -> Answer {
         log_start: Some(0),
         high_watermark: Some(next),
         leader_epoch: Some(1),
+        last_stable: None,
+        asked: None,
         epochs: Vec::new(),
     }])
 }

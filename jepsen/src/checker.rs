@@ -4,8 +4,10 @@
 //! which they run:
 //!
 //! - [`index`]: every value's write, every partition's log as it was seen;
+//! - [`breakdown`]: nodes that ended, did not come back, or left damaged files;
 //! - [`log`]: what the log itself shows: lost, double, moved, impossible, reordered values;
 //! - [`consumer`]: what one consumer was shown, poll after poll;
+//! - [`lag`]: what a consumer was not shown in time, with nothing in its way;
 //! - [`recency`]: what an answer had to know because of what ended before it was asked for;
 //! - [`replica`]: the final reads of all replicas against each other;
 //! - [`contract`]: writes that had to be refused;
@@ -16,11 +18,14 @@
 //! Not inferred: cycles between transactions (G0, G1c). Write interleaving is legal in Kafka, and a
 //! cycle of reads only needs transactions that read and write; see `docs/fault-tests.md`.
 
+mod breakdown;
+mod calm;
 mod collect;
 mod consumer;
 mod contract;
 mod group;
 mod index;
+mod lag;
 mod legal;
 mod log;
 mod progress;
@@ -42,8 +47,10 @@ pub fn check(history: &History, settings: &ClientSettings) -> Verdict {
     let index = Index::build(history);
     let terms = Terms::new(settings, history);
     let mut collector = Collector::new(history);
+    breakdown::check(&index, &mut collector);
     log::check(&index, &terms, &mut collector);
     consumer::check(&index, &terms, &mut collector);
+    lag::check(&index, &terms, &mut collector);
     recency::check(&index, &terms, &mut collector);
     replica::check(&index, &terms, &mut collector);
     contract::check(&index, settings, &mut collector);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::faults::{self, Asked};
+use crate::selftest;
 use crate::topology::TopologyKind;
 use crate::workload::WorkloadKind;
 
@@ -15,7 +16,8 @@ use crate::workload::WorkloadKind;
     version,
     after_help = "\
 Exit status: 0 everything was as promised and enough was seen; 1 a violation; 2 too little was seen,
-or a fault that was asked for by name is not possible here; 3 the harness itself failed."
+or a fault that was asked for by name, or the build with planted bugs, is not to be had here; 3 the
+harness itself failed, or was called wrongly."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -33,6 +35,8 @@ Examples:
   corduroy-jepsen run --faults network,power --workload list-append --seed 7
   corduroy-jepsen run --faults none
       the same clients without any fault
+  corduroy-jepsen run --bug ack-before-flush --faults power-loss-all --time 30
+      a node that is broken on purpose: has to end with 1 (needs the build of `selftest`, and root)
 
 Faults: kill pause freeze restart leadership-transfer | partition partition-one-way connection-reset delay loss
 reorder duplicate bandwidth | disk-slow disk-error short-write disk-full flush-fail bit-rot |
@@ -42,7 +46,13 @@ possible.")]
     Run(RunArgs),
     /// Show which faults are possible on this machine
     Preflight(PreflightArgs),
-    /// Judge hand-made histories, and a build with planted bugs if there is one
+    /// Judge hand-made histories, then a build with planted bugs
+    #[command(after_help = "\
+The build with planted bugs is looked for at target/planted/corduroy, where this puts it:
+  cargo build --profile planted -p corduroy -p corduroy-sim --features planted-bugs
+
+Exit status: 0 every history was judged exactly, every bug caught under its right name, and a run without
+one was clean; 1 that is not so; 2 there is no such build.")]
     Selftest(SelftestArgs),
     /// Judge a history again
     Check(CheckArgs),
@@ -88,6 +98,11 @@ pub struct RunArgs {
     /// The program under test [default: `corduroy` beside this program, or as cargo builds it]
     #[arg(long, value_name = "PATH", env = "CORDUROY_BINARY")]
     pub binary: Option<PathBuf>,
+
+    /// Plant this bug into the nodes, which need a build with the cargo feature `planted-bugs` [the
+    /// program's default is that build then]
+    #[arg(long, value_name = "NAME", env = "CORDUROY_PLANTED_BUG")]
+    pub bug: Option<String>,
 
     /// How the nodes are connected [default: namespaces where possible]
     #[arg(long, value_enum)]
@@ -140,11 +155,19 @@ pub struct PreflightArgs {
 
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
-    /// All planted bugs instead of three in rotation
-    #[arg(long)]
+    /// All planted bugs instead of some in rotation
+    #[arg(long, conflicts_with = "bugs")]
     pub all: bool,
 
-    /// A build with the cargo feature `planted-bugs`; without it only histories are judged
+    /// How many planted bugs a rotation has
+    #[arg(long, value_name = "N", default_value_t = selftest::ROTATION)]
+    pub count: usize,
+
+    /// Judge the histories and no planted bug
+    #[arg(long, conflicts_with_all = ["all", "bugs"])]
+    pub histories_only: bool,
+
+    /// A build with the cargo feature `planted-bugs` [default: target/planted/corduroy]
     #[arg(long, value_name = "PATH", env = "CORDUROY_PLANTED_BINARY")]
     pub planted_binary: Option<PathBuf>,
 

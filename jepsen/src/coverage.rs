@@ -57,8 +57,17 @@ pub struct Coverage {
     pub minima: Minima,
     /// How often each fault took hold, those asked for and others.
     pub faults: BTreeMap<String, u32>,
+    /// Of those, how often in each of their manners: shapes of partitions, kinds of damaged files.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub manners: BTreeMap<String, BTreeMap<String, u32>>,
+    /// How often each fault was done and met nothing: it does not count.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub missed: BTreeMap<String, u32>,
     /// Seconds during which at least one fault was active, or the cluster not whole after one.
     pub fault_seconds: f64,
+    /// Of the time of load up to the heal, the share in which no fault was active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_share: Option<f64>,
     pub writes_in_faults: u64,
     pub reads_in_faults: u64,
     /// Partitions with acknowledged writes, and how many of them were read to their end by a fresh
@@ -66,9 +75,18 @@ pub struct Coverage {
     pub partitions: u64,
     pub partitions_final_read: u64,
     pub partitions_compared: u64,
+    /// Logs that were compared between the replicas of stopped nodes, those that no client reads
+    /// among them, and their entries.
+    #[serde(default)]
+    pub logs_compared: u64,
+    #[serde(default)]
+    pub entries_compared: u64,
     /// Of groups, where the run had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupCoverage>,
+    /// Faults that `all` stood for and that were not possible on that machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<String>,
     /// What is missing for a pass, a sentence each.
     pub missing: Vec<String>,
 }
@@ -190,8 +208,10 @@ fn spans(history: &History, until: Until) -> Vec<(&FaultEvent, Span)> {
     let end = history.end();
     let mut spans: Vec<(&FaultEvent, Span)> = Vec::new();
     let mut open: HashMap<u64, usize> = HashMap::new();
+    let missed: BTreeSet<u64> = missed(history).map(|fault| fault.id).collect();
     for fault in &history.faults {
         match fault.phase {
+            _ if missed.contains(&fault.id) => {}
             FaultPhase::Begin => {
                 open.insert(fault.id, spans.len());
                 let begin = fault.at;
@@ -208,10 +228,46 @@ fn spans(history: &History, until: Until) -> Vec<(&FaultEvent, Span)> {
                     span.end = fault.at.max(span.begin);
                 }
             }
-            FaultPhase::Refused => {}
+            FaultPhase::Missed | FaultPhase::Refused => {}
         }
     }
     spans
+}
+
+/// Faults that met nothing: they did not happen.
+fn missed(history: &History) -> impl Iterator<Item = &FaultEvent> {
+    let faults = history.faults.iter();
+    faults.filter(|fault| fault.phase == FaultPhase::Missed)
+}
+
+/// How many logs were compared between stopped nodes, and how many entries.
+fn logs_compared(history: &History) -> (u64, u64) {
+    let compared = history.marks.iter().rev().find_map(|mark| match mark {
+        Mark::LogsCompared {
+            partitions,
+            entries,
+            ..
+        } => Some((*partitions, *entries)),
+        _ => None,
+    });
+    compared.unwrap_or_default()
+}
+
+/// Of the time of load up to the heal, the share in which no fault was active.
+fn quiet_share(history: &History) -> Option<f64> {
+    let moment = |found: fn(&Mark) -> Option<Nanos>| history.marks.iter().find_map(found);
+    let begin = moment(|mark| match mark {
+        Mark::LoadBegin { at } => Some(*at),
+        _ => None,
+    })?;
+    let end = history.healed()?;
+    let active = merged(fault_spans(history).iter().map(|(_, span)| *span).collect());
+    let all = end.since(begin).seconds();
+    let loud = active.iter().map(|span| {
+        let clipped = span.end.min(end).since(span.begin.max(begin));
+        clipped.seconds()
+    });
+    (all > 0.0).then(|| (1.0 - loud.sum::<f64>() / all).max(0.0))
 }
 
 /// Overlapping spans made one, in order.
@@ -246,10 +302,21 @@ pub fn measure(history: &History, finals: &FinalReads) -> Coverage {
         partitions: finals.partitions,
         partitions_final_read: finals.by_client,
         partitions_compared: finals.by_every_replica,
+        skipped: plan.skipped.clone(),
+        quiet_share: quiet_share(history),
+        logs_compared: logs_compared(history).0,
+        entries_compared: logs_compared(history).1,
         ..Coverage::default()
     };
     for (fault, _) in &spans {
         *coverage.faults.entry(fault.fault.clone()).or_default() += 1;
+        if !fault.manner.is_empty() {
+            let manners = coverage.manners.entry(fault.fault.clone()).or_default();
+            *manners.entry(fault.manner.clone()).or_default() += 1;
+        }
+    }
+    for fault in missed(history) {
+        *coverage.missed.entry(fault.fault.clone()).or_default() += 1;
     }
     let everything = plan.faults.is_empty();
     for op in &history.operations {
@@ -298,7 +365,7 @@ fn measure_groups(
             }
             (Call::GroupDrain { .. }, _) => coverage.drained += 1,
             (Call::Leadership { key }, Outcome::Ok(Answer::Leadership { epoch, .. }))
-                if &*key.topic == OFFSETS_TOPIC =>
+                if &*key.topic == OFFSETS_TOPIC && *epoch >= 0 =>
             {
                 epochs.entry(key).or_default().insert(*epoch);
             }
@@ -327,8 +394,12 @@ fn missing(history: &History, coverage: &Coverage) -> Vec<String> {
                 0 => String::new(),
                 count => format!(", {count} times in vain"),
             };
+            let missed = match coverage.missed.get(asked) {
+                None => String::new(),
+                Some(count) => format!(", {count} times without meeting anything"),
+            };
             let least = minima.times_each_fault;
-            missing.push(format!("{asked} {times} of {least} times{refused}"));
+            missing.push(format!("{asked} {times} of {least} times{refused}{missed}"));
         }
     }
     let place = match plan.faults.is_empty() {

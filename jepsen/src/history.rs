@@ -112,6 +112,9 @@ pub struct Plan {
     pub load_seconds: u64,
     /// Below this, a run without violations is "too little coverage", not a pass.
     pub minima: Minima,
+    /// Names of faults that `all` stood for and that were not possible on that machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<String>,
 }
 
 /// The least that a run has to have seen before its silence means something. All zero: anything
@@ -283,6 +286,9 @@ pub enum Call {
     CreateTopic {
         key: Key,
         partitions: u32,
+        /// Old records of it are removed while it is in use: its start moves.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        trims: bool,
     },
     DeleteTopic {
         key: Key,
@@ -452,9 +458,35 @@ pub struct PartitionRead {
     /// The leader epoch in which it was served, where the answer or the client's metadata tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_epoch: Option<i32>,
+    /// Below it every transaction has ended, as the answer told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_stable: Option<i64>,
+    /// When the answer that told all this was asked for, where that was before the call: clients
+    /// fetch ahead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Nanos>,
     /// Where known: `(offset, leader epoch)` of the first record of each epoch in this read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub epochs: Vec<(i64, i32)>,
+}
+
+impl PartitionRead {
+    /// A read that begins at an offset and has brought nothing so far.
+    pub fn at(key: Key, from: i64) -> PartitionRead {
+        PartitionRead {
+            key,
+            from,
+            next: from,
+            values: Vec::new(),
+            foreign: Vec::new(),
+            log_start: None,
+            high_watermark: None,
+            leader_epoch: None,
+            last_stable: None,
+            asked: None,
+            epochs: Vec::new(),
+        }
+    }
 }
 
 /// A record that no client of this run can have written.
@@ -478,6 +510,10 @@ pub struct FaultEvent {
     pub at: Nanos,
     /// Node ids.
     pub targets: Vec<u32>,
+    /// Which of its manners, where a fault has several: `halves`, `ring`, `snapshot`. Told with its
+    /// beginning.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub manner: String,
     /// What exactly, for people: "node 1 cannot send to node 2, silently".
     #[serde(default)]
     pub detail: String,
@@ -491,6 +527,9 @@ pub enum FaultPhase {
     /// It holds no longer. A fault of one moment (a kill with a restart elsewhere) ends when the
     /// node may work again.
     End,
+    /// It holds no longer, and nothing has met it: no packet, no call, no process. It did not happen,
+    /// and does not count.
+    Missed,
     /// After the end: every node serves again, every partition has a leader and all its replicas.
     /// Until then clients still feel it. Absent where that never came, or was not looked for.
     Recovered,
@@ -514,6 +553,16 @@ pub enum Mark {
     /// The harness itself did not get the processor from `from` to `until`: nothing is said about
     /// availability then.
     Starved { from: Nanos, until: Nanos },
+    /// A node did by itself what it may not, whatever clients saw: it ended, it did not come back
+    /// after the heal, it left files that are not as they were written. A sentence.
+    Breakdown { at: Nanos, what: String },
+    /// The logs of so many partitions, as stopped nodes left them, were compared between their
+    /// replicas, so many entries of them.
+    LogsCompared {
+        at: Nanos,
+        partitions: u64,
+        entries: u64,
+    },
     /// For people.
     Note { at: Nanos, text: String },
 }

@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod coverage;
 pub mod faults;
 pub mod history;
+pub mod planted;
 pub mod preflight;
 pub mod report;
 pub mod run;

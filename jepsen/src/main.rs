@@ -1,25 +1,51 @@
 //! The program: reads the command line, runs, and says in its exit status how it ended.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
 use corduroy_env::Env;
 use corduroy_jepsen::cli::{CheckArgs, Cli, Command, PreflightArgs};
 use corduroy_jepsen::history::History;
-use corduroy_jepsen::preflight::Preflight;
+use corduroy_jepsen::preflight::{Look, Preflight};
 use corduroy_jepsen::report::RunSummary;
 use corduroy_jepsen::verdict::{EXIT_HARNESS, EXIT_PASS};
 use corduroy_jepsen::{checker, clean, report, run, trial};
 
+/// Whether anything has panicked: also a task that nobody waits for.
+static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let env = Env::real();
-    match act(&env, cli.command) {
-        Ok(code) => ExitCode::from(code),
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
         Err(error) => {
+            // Nowhere to print to is no other outcome.
+            let _ = error.print();
+            return ExitCode::from(match error.use_stderr() {
+                true => EXIT_HARNESS,
+                false => EXIT_PASS,
+            });
+        }
+    };
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        HAS_PANICKED.store(true, Ordering::Relaxed);
+        say(panic);
+    }));
+    let env = Env::real();
+    let acted = catch_unwind(AssertUnwindSafe(|| act(&env, cli.command)));
+    if HAS_PANICKED.load(Ordering::Relaxed) {
+        eprintln!("error: this program has panicked: what it says proves nothing");
+        return ExitCode::from(EXIT_HARNESS);
+    }
+    match acted {
+        Ok(Ok(code)) => ExitCode::from(code),
+        Ok(Err(error)) => {
             eprintln!("error: {error:#}");
             ExitCode::from(EXIT_HARNESS)
         }
+        Err(_panicked) => ExitCode::from(EXIT_HARNESS),
     }
 }
 
@@ -32,7 +58,7 @@ fn act(env: &Env, command: Command) -> anyhow::Result<u8> {
     local.block_on(&runtime, async {
         match command {
             Command::Run(args) => run::run(env, args).await,
-            Command::Preflight(args) => preflight(env, &args),
+            Command::Preflight(args) => preflight(env, &args).await,
             Command::Selftest(args) => trial::selftest(env, &args).await,
             Command::Check(args) => check(&args),
             Command::Clean => {
@@ -52,10 +78,17 @@ fn act(env: &Env, command: Command) -> anyhow::Result<u8> {
     })
 }
 
-fn preflight(env: &Env, args: &PreflightArgs) -> anyhow::Result<u8> {
+async fn preflight(env: &Env, args: &PreflightArgs) -> anyhow::Result<u8> {
     let scratch = std::env::temp_dir().join(format!("corduroy-preflight-{:x}", env.random_u64()));
     std::fs::create_dir(&scratch)?;
-    let found = Preflight::look(&scratch, args.nodes, args.topology.map(Into::into));
+    let binary = run::find_binary(None).ok();
+    let look = Look {
+        scratch: &scratch,
+        nodes: args.nodes,
+        topology: args.topology.map(Into::into),
+        program: binary.as_deref(),
+    };
+    let found = Preflight::look(env, look).await;
     for line in found.lines() {
         println!("{line}");
     }

@@ -2,13 +2,40 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
+use std::time::Duration;
 
+use anyhow::{Context, bail};
+use corduroy_env::Env;
 use rustix::process::geteuid;
 
+use crate::clean::{Made, RunFile, run};
 use crate::cluster::freezer;
+use crate::cluster::image::Image;
 use crate::faults::{Asked, FaultKind, Need, shim};
 use crate::topology::TopologyKind;
+
+/// Fewer nodes have no minority.
+const MINORITY_NODES: u8 = 3;
+/// The size of the disk that is made to see whether one can be: the least that ext4 is at ease with.
+const TRY_BYTES: u64 = 16 << 20;
+/// How long a freezer may take.
+const FREEZE_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What a preflight looks at.
+#[derive(Clone, Copy)]
+pub struct Look<'a> {
+    /// A directory for the library and what else is tried.
+    pub scratch: &'a Path,
+    /// Nodes of the run.
+    pub nodes: u8,
+    /// The network that was asked for.
+    pub topology: Option<TopologyKind>,
+    /// The program under test, if there is one already.
+    pub program: Option<&'a Path>,
+}
 
 /// What was found.
 pub struct Preflight {
@@ -21,10 +48,17 @@ pub struct Preflight {
 }
 
 impl Preflight {
-    /// Looks at the machine. `scratch` is a directory for the library.
-    pub fn look(scratch: &Path, nodes: u8, topology: Option<TopologyKind>) -> Preflight {
+    /// Looks at the machine: makes and removes one of each thing that faults need.
+    pub async fn look(env: &Env, look: Look<'_>) -> Preflight {
+        let Look {
+            scratch,
+            nodes,
+            topology,
+            program,
+        } = look;
         let mut missing = BTreeMap::new();
-        let namespaces = namespaces();
+        let tried = try_all(env, scratch).await;
+        let namespaces = tried.namespaces;
         let topology = match topology {
             Some(TopologyKind::Loopback) => {
                 let why = "--topology loopback has proxies for streams, not packets";
@@ -39,24 +73,30 @@ impl Preflight {
                 }
             },
         };
-        if let Err(why) = freezing() {
+        if let Err(why) = tried.freezing {
             missing.insert(Need::Freezer, why);
         }
-        if let Err(why) = images() {
+        if let Err(why) = tried.images {
             missing.insert(Need::Images, why);
         }
         if nodes < 2 {
             missing.insert(Need::SeveralNodes, "there is one node".to_owned());
         }
-        let shim = match shim::build(scratch) {
-            Ok(library) if shim::works(&library, scratch) => Some(library),
-            Ok(_) => {
-                let why = "the library does not work in a process here (seccomp?)";
-                missing.insert(Need::Shim, why.to_owned());
-                None
-            }
-            Err(error) => {
-                missing.insert(Need::Shim, format!("{error:#}"));
+        if nodes < MINORITY_NODES {
+            let why =
+                format!("of {nodes} nodes none is a minority, which is all that may be damaged");
+            missing.insert(Need::Minority, why);
+        }
+        let program = program.unwrap_or(Path::new("true"));
+        let built = shim::build(scratch).map_err(|error| format!("{error:#}"));
+        let shim = built.and_then(|library| {
+            shim::works(&library, scratch, program)?;
+            Ok(library)
+        });
+        let shim = match shim {
+            Ok(library) => Some(library),
+            Err(why) => {
+                missing.insert(Need::Shim, why);
                 None
             }
         };
@@ -111,48 +151,101 @@ fn is_root() -> bool {
     geteuid().is_root()
 }
 
-fn has_program(name: &str) -> bool {
-    Command::new(name)
-        .arg("--version")
-        .output()
-        .or_else(|_| Command::new(name).arg("-V").output())
-        .is_ok()
+/// What came of trying; why not, for people.
+struct Tried {
+    namespaces: Result<(), String>,
+    freezing: Result<(), String>,
+    images: Result<(), String>,
 }
 
-fn namespaces() -> Result<(), String> {
+/// Makes one of each thing and removes it again. Like everything of a run it is noted first, so
+/// that `clean` finds it after a crash.
+async fn try_all(env: &Env, scratch: &Path) -> Tried {
     if !is_root() {
-        return Err("network namespaces need root".to_owned());
+        let needs = |what: &str| Err(format!("{what} need root"));
+        return Tried {
+            namespaces: needs("network namespaces"),
+            freezing: needs("control groups"),
+            images: needs("disks of their own (ext4 in a file)"),
+        };
     }
-    if !has_program("ip") {
-        return Err("network namespaces need iproute2 (`ip`)".to_owned());
-    }
-    if !Path::new("/dev/net/tun").exists() {
-        return Err("the router needs /dev/net/tun".to_owned());
-    }
-    Ok(())
-}
-
-fn freezing() -> Result<(), String> {
-    if !is_root() {
-        return Err("control groups need root".to_owned());
-    }
-    if freezer::place("probe").is_none() {
-        return Err("there is no freezer among the control groups".to_owned());
-    }
-    Ok(())
-}
-
-fn images() -> Result<(), String> {
-    if !is_root() {
-        return Err("disks of their own (ext4 in a file) need root".to_owned());
-    }
-    for program in ["losetup", "mkfs.ext4", "mount"] {
-        if !has_program(program) {
-            return Err(format!("disks of their own need `{program}`"));
+    let told = |tried: anyhow::Result<()>| tried.map_err(|error| format!("{error:#}"));
+    let mut run_file = match RunFile::begin(env) {
+        Ok(run_file) => run_file,
+        Err(error) => {
+            let why = || told(Err(anyhow::anyhow!("{error:#}")));
+            return Tried {
+                namespaces: why(),
+                freezing: why(),
+                images: why(),
+            };
         }
+    };
+    let mut tried = Tried {
+        namespaces: told(try_namespace(&mut run_file)),
+        freezing: told(try_freezer(env, &mut run_file).await),
+        images: told(try_image(scratch, &mut run_file)),
+    };
+    if let Err(error) = run_file.remove_all(env).await {
+        // What cannot be removed is not made.
+        let why = format!("what was tried could not be removed: {error:#}");
+        tried.namespaces = tried.namespaces.and(Err(why.clone()));
+        tried.freezing = tried.freezing.and(Err(why.clone()));
+        tried.images = tried.images.and(Err(why));
     }
-    if !Path::new("/dev/loop-control").exists() {
-        return Err("disks of their own need loop devices".to_owned());
+    tried
+}
+
+/// A namespace with a TUN device in it.
+fn try_namespace(run_file: &mut RunFile) -> anyhow::Result<()> {
+    let name = format!("{}-try", run_file.prefix());
+    run_file.note(Made::Namespace { name: name.clone() })?;
+    let ip = |args: &[&str]| run("ip", args).context("network namespaces need iproute2");
+    ip(&["netns", "add", &name])?;
+    let make = [
+        "netns", "exec", &name, "ip", "tuntap", "add", "tun0", "mode", "tun",
+    ];
+    run("ip", &make).context("the router needs /dev/net/tun")
+}
+
+/// A process that is stopped by its control group.
+async fn try_freezer(env: &Env, run_file: &mut RunFile) -> anyhow::Result<()> {
+    let path = freezer::place(&format!("{}-try", run_file.prefix()))
+        .context("there is no freezer among the control groups")?;
+    run_file.note(Made::Cgroup { path: path.clone() })?;
+    let mut child = Command::new("sleep").arg("60").spawn()?;
+    let frozen = freeze_one(env, run_file, &path, &child).await;
+    freezer::thaw(&path);
+    child.kill()?;
+    child.wait()?;
+    frozen
+}
+
+async fn freeze_one(
+    env: &Env,
+    run_file: &mut RunFile,
+    path: &Path,
+    child: &Child,
+) -> anyhow::Result<()> {
+    run_file.note_process(child.id())?;
+    freezer::enclose(path, child.id()).context("cannot use a control group")?;
+    freezer::freeze(path).context("cannot freeze a control group")?;
+    let deadline = env.now() + FREEZE_WAIT_MAX;
+    while !freezer::is_frozen(path) {
+        if env.now() > deadline {
+            bail!("a control group does not freeze");
+        }
+        env.sleep(LOOK).await;
     }
     Ok(())
+}
+
+/// A filesystem in a file that takes a write.
+fn try_image(scratch: &Path, run_file: &mut RunFile) -> anyhow::Result<()> {
+    // The kernel names mounts by their whole paths.
+    let scratch = std::fs::canonicalize(scratch)?;
+    let mount = scratch.join("try-disk");
+    let image = scratch.join(format!("{}-try.img", run_file.prefix()));
+    Image::make_of(TRY_BYTES, image, mount.clone(), run_file)?;
+    Ok(std::fs::write(mount.join("try"), "written")?)
 }

@@ -1,8 +1,10 @@
 //! One run from its first process to its verdict.
 
 mod load;
+mod logs;
 mod progress;
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +18,7 @@ use crate::checker;
 use crate::clean::RunFile;
 use crate::cli::{ClientKind, RunArgs};
 use crate::cluster::{Cluster, ClusterSetup};
+use crate::coverage;
 use crate::faults::inject::Injector;
 use crate::faults::plan::plan;
 use crate::faults::{FaultKind, Need, shim};
@@ -23,10 +26,11 @@ use crate::history::{
     ClientSettings, FORMAT, FaultPhase, GroupMinima, Header, History, HistoryWriter, Mark, Minima,
     Plan, STARVED_SECONDS_MAX,
 };
-use crate::preflight::Preflight;
+use crate::planted;
+use crate::preflight::{Look, Preflight};
 use crate::report::{self, RunSummary};
 use crate::topology::Topology;
-use crate::verdict::{EXIT_COVERAGE, EXIT_VIOLATION, Verdict};
+use crate::verdict::{EXIT_COVERAGE, EXIT_HARNESS, Verdict};
 use crate::workload::recorder::Recorder;
 use crate::workload::{DELIVERY_WAIT_MAX, WorkloadKind, final_read, group};
 use load::Load;
@@ -34,6 +38,8 @@ use progress::Progress;
 
 /// How long the nodes may take to form a cluster.
 const FORM_WAIT_MAX: Duration = Duration::from_secs(60);
+/// So often it is looked whether one of them has ended meanwhile.
+const FORM_LOOKS: u32 = 60;
 /// How long the cluster may take to be whole after everything was healed.
 const WHOLE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long clients go on after that.
@@ -53,6 +59,8 @@ const COORDINATORS_MOVE_BY: &[FaultKind] = &[
     FaultKind::PowerOne,
     FaultKind::PowerAll,
 ];
+/// Old records of the queue's trimmed topics go while it runs.
+const QUEUE_SETTINGS: &[&str] = &["log.retention.check.interval.ms=1000"];
 /// What a trial says that was told to stop.
 pub const INTERRUPTED: &str = "interrupted";
 /// Room that is left there for others.
@@ -72,6 +80,8 @@ pub struct RunPlan {
     pub client: ClientKind,
     /// Which faults come; all possible.
     pub kinds: Vec<FaultKind>,
+    /// Which were asked for by `all`, and are not possible here.
+    pub skipped: Vec<FaultKind>,
     /// Sends per second.
     pub rate: u32,
     /// Decides the rest.
@@ -98,13 +108,6 @@ pub struct RunPlan {
 pub struct RunEnd {
     /// What the history shows.
     pub verdict: Verdict,
-    /// What the nodes themselves did that they may not: ended, did not come back, left files that
-    /// are not as they were written.
-    pub breakdowns: Vec<String>,
-    /// The run in one line.
-    pub line: String,
-    /// The program's exit status.
-    pub code: u8,
     /// Where the report is.
     pub report: PathBuf,
 }
@@ -119,8 +122,13 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
             "error: this build has no librdkafka\n  \
              help    cargo run --release -p corduroy-jepsen --features librdkafka -- run ..."
         );
-        return Ok(EXIT_COVERAGE);
+        return Ok(EXIT_HARNESS);
     }
+    let bug = args.bug.as_deref().filter(|name| !name.is_empty());
+    let binary = match bug {
+        None => find_binary(args.binary.as_deref())?,
+        Some(name) => planted::binary_with(name, args.binary.as_deref())?,
+    };
     let seed = args.seed.unwrap_or_else(|| env.random_below(1 << 32));
     let nodes = args.nodes.unwrap_or(match args.workload {
         WorkloadKind::Durability => 1,
@@ -134,12 +142,18 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
         .with_context(|| format!("cannot create {} (it must not exist)", out.display()))?;
     // The kernel names mounts by their whole paths.
     let out = std::fs::canonicalize(out)?;
-    let preflight = Preflight::look(&out, nodes, args.topology.map(Into::into));
+    let look = Look {
+        scratch: &out,
+        nodes,
+        topology: args.topology.map(Into::into),
+        program: Some(&binary),
+    };
+    let preflight = Preflight::look(env, look).await;
     for line in preflight.lines() {
         eprintln!("{line}");
     }
-    let kinds: Vec<FaultKind> = match preflight.admit(&args.faults) {
-        Ok(kinds) => kinds.into_iter().collect(),
+    let kinds: BTreeSet<FaultKind> = match preflight.admit(&args.faults) {
+        Ok(kinds) => kinds,
         Err(refused) => {
             for reason in &refused {
                 eprintln!("error: a fault that was asked for is not possible here: {reason}");
@@ -148,16 +162,23 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
             return Ok(EXIT_COVERAGE);
         }
     };
-    let binary = find_binary(args.binary.as_deref())?;
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
-    let command = if args.seed.is_some() {
-        command
-    } else {
-        format!("{command} --seed {seed}")
-    };
+    let skipped = args.faults.kinds.difference(&kinds).copied().collect();
+    let kinds: Vec<FaultKind> = kinds.into_iter().collect();
+    let mut command = std::env::args().collect::<Vec<_>>().join(" ");
+    if args.seed.is_none() {
+        command = format!("{command} --seed {seed}");
+    }
+    // It may have come by the environment.
+    if let Some(name) = bug.filter(|_| !command.contains("--bug")) {
+        command = format!("{command} --bug {name}");
+    }
+    let environment = bug.map(|name| (planted::VARIABLE.to_owned(), name.to_owned()));
     eprintln!(
-        "seed {seed}, {nodes} nodes of {}, {} s, workload {}, faults: {}",
+        "seed {seed}, {nodes} nodes of {}{}, {} s, workload {}, faults: {}",
         binary.display(),
+        bug.map_or(String::new(), |name| format!(
+            " with the planted bug {name}"
+        )),
         args.time,
         args.workload.name(),
         names(&kinds)
@@ -168,13 +189,14 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
         workload: args.workload,
         client: args.client,
         kinds,
+        skipped,
         rate: args.rate,
         seed,
         out,
         binary,
         min_insync: 2,
         settings: args.settings,
-        environment: Vec::new(),
+        environment: environment.into_iter().collect(),
         keep: args.keep,
         command,
         is_shown: true,
@@ -189,11 +211,8 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
             println!("{}: {}", finding.class, example.what);
         }
     }
-    for breakdown in &end.breakdowns {
-        println!("breakdown: {breakdown}");
-    }
-    println!("{}", end.line);
-    Ok(end.code)
+    println!("{}", end.verdict.line());
+    Ok(end.verdict.exit_code())
 }
 
 fn names(kinds: &[FaultKind]) -> String {
@@ -237,13 +256,15 @@ pub async fn execute(env: &Env, run: &RunPlan, preflight: &Preflight) -> anyhow:
             .collect(),
         environment: run.environment.clone(),
     };
-    let mut cluster = Cluster::prepare(env, topology, run_file, setup)?;
+    let mut cluster = Cluster::prepare(env, topology, run_file, setup).await?;
     let lived = live(env, run, &mut cluster).await;
     let judged = match lived {
-        Ok(breakdowns) => judge(run, preflight, &cluster, breakdowns, env.now() - began),
+        Ok(()) => judge(run, preflight, &cluster, env.now() - began),
         Err(error) => Err(error),
     };
-    let is_clean = judged.as_ref().is_ok_and(|end| end.code != EXIT_VIOLATION);
+    let is_clean = judged
+        .as_ref()
+        .is_ok_and(|end| end.verdict.violations.is_empty());
     let kept = if is_clean && !run.keep {
         Ok(())
     } else {
@@ -263,6 +284,7 @@ fn needs(kinds: &[FaultKind], need: Need) -> bool {
 fn workload_settings(workload: WorkloadKind) -> &'static [&'static str] {
     match workload {
         WorkloadKind::Group => group::NODE_SETTINGS,
+        WorkloadKind::Queue => QUEUE_SETTINGS,
         _ => &[],
     }
 }
@@ -278,14 +300,13 @@ fn images_dir(run: &RunPlan) -> PathBuf {
     }
 }
 
-/// Starts the nodes, loads them under faults, heals, reads everything. Returns what the nodes did
-/// that they may not.
-async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result<Vec<String>> {
+/// Starts the nodes, loads them under faults, heals, reads everything, and looks at what the nodes
+/// leave. The history has all of it.
+async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result<()> {
     for id in cluster.ids() {
         cluster.start(id)?;
     }
-    cluster
-        .wait_whole(FORM_WAIT_MAX)
+    form(cluster)
         .await
         .context("the nodes did not form a cluster; see their logs")?;
 
@@ -315,7 +336,6 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
         recorder.note("interrupted");
         eprintln!("\ninterrupted: healing, reading, judging what there is");
     }
-    let mut breakdowns = Vec::new();
     injector.undo_all(cluster).await?;
     cluster.heal().await?;
     recorder.mark(Mark::Healed { at: recorder.now() });
@@ -331,7 +351,10 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
                 recorder.starved_seconds() - starved_before
             ));
         }
-        Err(error) => breakdowns.push(format!("not whole again after the heal, {error:#}")),
+        Err(error) => breakdown(
+            &recorder,
+            format!("not whole again after the heal, {error:#}"),
+        ),
     }
     env.sleep(AFTER_HEAL).await;
     load.stop(env, DELIVERY_WAIT_MAX + AFTER_HEAL).await;
@@ -352,9 +375,42 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
         cluster.terminate(id, STOP_WAIT_MAX).await?;
     }
     cluster.notice_ends();
-    breakdowns.extend(cluster.crashes().iter().cloned());
-    breakdowns.extend(verify_logs(run, cluster));
-    Ok(breakdowns)
+    for what in cluster.crashes() {
+        breakdown(&recorder, what.clone());
+    }
+    let looked = logs::look(&run.binary, cluster, injector.rotted());
+    for what in looked.found {
+        breakdown(&recorder, what);
+    }
+    recorder.mark(Mark::LogsCompared {
+        at: recorder.now(),
+        partitions: looked.partitions,
+        entries: looked.entries,
+    });
+    recorder.flush()?;
+    Ok(())
+}
+
+/// Waits until the cluster is there. A node that ends before that is no finding, but nothing to test.
+async fn form(cluster: &mut Cluster) -> anyhow::Result<()> {
+    let mut missing = Ok(());
+    for _ in 0..FORM_LOOKS {
+        missing = cluster.wait_whole(FORM_WAIT_MAX / FORM_LOOKS).await;
+        if let Some(crash) = cluster.crashes().first() {
+            bail!("{crash}");
+        }
+        if missing.is_ok() {
+            break;
+        }
+    }
+    missing
+}
+
+fn breakdown(recorder: &Recorder, what: String) {
+    recorder.mark(Mark::Breakdown {
+        at: recorder.now(),
+        what,
+    });
 }
 
 /// Ctrl-C or SIGTERM.
@@ -370,45 +426,11 @@ async fn asked_to_stop() {
     }
 }
 
-/// Lets the product check every byte of what stopped nodes left. Bit rot may still lie where
-/// nobody has looked.
-fn verify_logs(run: &RunPlan, cluster: &Cluster) -> Vec<String> {
-    if run.kinds.contains(&FaultKind::BitRot) {
-        return Vec::new();
-    }
-    let mut found = Vec::new();
-    for node in cluster.nodes() {
-        let output = Command::new(&run.binary)
-            .args(["debug", "log-dump", "--verify"])
-            .arg(&node.data_dir)
-            .output();
-        match output {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stdout);
-                let problems: Vec<&str> = text
-                    .lines()
-                    .filter(|line| line.contains("PROBLEM"))
-                    .take(3)
-                    .map(str::trim)
-                    .collect();
-                found.push(format!(
-                    "the files of node {} are not as they were written: {} {}",
-                    node.id(),
-                    problems.join("; "),
-                    String::from_utf8_lossy(&output.stderr).trim()
-                ));
-            }
-            Err(error) => found.push(format!("log-dump of node {}: {error}", node.id())),
-        }
-    }
-    found
-}
-
 fn header(env: &Env, run: &RunPlan) -> Header {
     let replication = u32::from(run.nodes.min(3));
     let mut minima = Minima::for_run(run.seconds);
-    if !matches!(run.workload, WorkloadKind::Queue | WorkloadKind::Group) {
+    let is_short = run.seconds < coverage::FULL_RUN_SECONDS;
+    if is_short && !matches!(run.workload, WorkloadKind::Queue | WorkloadKind::Group) {
         // Small by design: each read of them is a whole log, each topic lives for seconds.
         minima.writes_in_faults /= 4;
         minima.reads_in_faults /= 10;
@@ -436,6 +458,11 @@ fn header(env: &Env, run: &RunPlan) -> Header {
                 .collect(),
             load_seconds: run.seconds,
             minima,
+            skipped: run
+                .skipped
+                .iter()
+                .map(|kind| kind.name().to_owned())
+                .collect(),
         },
     }
 }
@@ -465,18 +492,16 @@ fn judge(
     run: &RunPlan,
     preflight: &Preflight,
     cluster: &Cluster,
-    breakdowns: Vec<String>,
     took: Duration,
 ) -> anyhow::Result<RunEnd> {
     let history = History::read(&run.out.join("history.jsonl"))?;
     let verdict = checker::check(&history, &history.header.settings);
-    let is_violation = !breakdowns.is_empty() || verdict.exit_code() == EXIT_VIOLATION;
+    let is_violation = !verdict.violations.is_empty();
     let ids = cluster.ids();
-    let mut remarks = breakdowns.clone();
-    remarks.extend(history.marks.iter().filter_map(|mark| match mark {
+    let remarks = history.marks.iter().filter_map(|mark| match mark {
         Mark::Note { at, text } => Some(format!("{:.1} s: {text}", at.seconds())),
         _ => None,
-    }));
+    });
     let summary = RunSummary {
         command: run.command.clone(),
         product: product(&run.binary),
@@ -488,24 +513,12 @@ fn judge(
         } else {
             Vec::new()
         },
-        remarks,
+        remarks: remarks.collect(),
     };
     let files = report::write(&run.out, &summary, &history, &verdict)?;
     write_timeline(&run.out.join("timeline.txt"), &history)?;
-    let line = if breakdowns.is_empty() {
-        verdict.line()
-    } else {
-        format!("VIOLATION: {}; {}", breakdowns.join("; "), verdict.line())
-    };
     Ok(RunEnd {
-        code: if is_violation {
-            EXIT_VIOLATION
-        } else {
-            verdict.exit_code()
-        },
         verdict,
-        breakdowns,
-        line,
         report: files.html,
     })
 }
@@ -517,6 +530,7 @@ fn write_timeline(path: &Path, history: &History) -> anyhow::Result<()> {
         let phase = match fault.phase {
             FaultPhase::Begin => "begin",
             FaultPhase::End => "end",
+            FaultPhase::Missed => "missed",
             FaultPhase::Recovered => "whole",
             FaultPhase::Refused => "refused",
         };

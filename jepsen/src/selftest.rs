@@ -7,6 +7,6 @@ mod script;
 
 pub use histories::{Case, Report, cases, histories};
 pub use mutations::{
-    BUG_VARIABLE, BUGS, Bug, Caught, Hint, MutationReport, Trial, mutations, rotation,
+    BUGS, Bug, Caught, Hint, Judge, MutationReport, ROTATION, Trial, mutations, rotation,
 };
 pub use script::{ScriptError, parse};

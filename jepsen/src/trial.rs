@@ -11,53 +11,122 @@ use tokio::process::Command;
 
 use crate::cli::{ClientKind, SelftestArgs};
 use crate::faults::{self, FaultKind};
-use crate::preflight::Preflight;
+use crate::planted;
+use crate::preflight::{Look, Preflight};
 use crate::run::{self, RunPlan};
-use crate::selftest::{self, BUG_VARIABLE, BUGS, Bug, Trial};
-use crate::verdict::{EXIT_PASS, EXIT_VIOLATION, Verdict};
+use crate::selftest::{self, BUGS, Bug, Judge, Trial};
+use crate::verdict::{EXIT_COVERAGE, EXIT_PASS, EXIT_VIOLATION, Verdict};
 use crate::workload::WorkloadKind;
 
 /// Sends per second in the trials of a bug, in turn: some show themselves under load, and some only
 /// when a write is the last one for a while.
 const RATES: [u32; 2] = [400, 30];
 
-/// Judges the histories, then hunts the planted bugs if there is a build that has them.
+/// What the nodes of a trial are counted as, before there is one: every bug has so many.
+const NODES: u8 = 3;
+
+/// Judges the histories, then hunts the planted bugs.
 ///
 /// # Errors
 /// The harness'.
 pub async fn selftest(env: &Env, args: &SelftestArgs) -> anyhow::Result<u8> {
-    let report = selftest::histories();
-    println!("{report}");
-    let mut is_green = report.is_green();
-    match &args.planted_binary {
-        Some(binary) => is_green &= hunt(env, args, binary).await?,
-        None => println!(
-            "planted bugs: not run; build the node with `--features planted-bugs` and name it with \
-             --planted-binary"
-        ),
-    }
-    Ok(if is_green { EXIT_PASS } else { EXIT_VIOLATION })
-}
-
-async fn hunt(env: &Env, args: &SelftestArgs, binary: &Path) -> anyhow::Result<bool> {
-    let bugs: Vec<&'static Bug> = if !args.bugs.is_empty() {
-        let named = args.bugs.iter().map(|id| {
+    let named: Vec<&'static Bug> = args
+        .bugs
+        .iter()
+        .map(|id| {
             let bug = BUGS.iter().find(|bug| bug.id == id);
             bug.with_context(|| format!("there is no planted bug `{id}`"))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let report = selftest::histories();
+    println!("{report}");
+    let failed = |is_green| if is_green { EXIT_PASS } else { EXIT_VIOLATION };
+    if args.histories_only {
+        return Ok(failed(report.is_green()));
+    }
+    let Some(binary) = planted::find(args.planted_binary.as_deref())? else {
+        let place = args.planted_binary.as_deref();
+        let place = place.map_or(String::new(), |path| format!(" at {}", path.display()));
+        eprintln!(
+            "error: no planted bug was hunted: there is no build that has them{place}\n  \
+             help    {}\n  \
+             help    or judge the histories alone: --histories-only",
+            planted::BUILD
+        );
+        return Ok(match report.is_green() {
+            true => EXIT_COVERAGE,
+            false => EXIT_VIOLATION,
         });
-        named.collect::<anyhow::Result<_>>()?
-    } else if args.all {
-        BUGS.iter().collect()
-    } else {
-        selftest::rotation(args.seed)
     };
-    let binary = run::find_binary(Some(binary))?;
+    let obstacles = obstacles(env, &binary).await?;
+    let is_possible = |bug: &&Bug| obstacles.iter().all(|(id, _)| *id != bug.id);
+    for (id, why) in &obstacles {
+        if args.bugs.iter().any(|name| name == id) {
+            eprintln!("error: {id} cannot be hunted here: {why}");
+            return Ok(EXIT_COVERAGE);
+        }
+        println!("left  {id:<26} not hunted here: {why}");
+    }
+    let possible: Vec<&'static Bug> = BUGS.iter().filter(is_possible).collect();
+    let bugs = match (named.is_empty(), args.all) {
+        (false, _) => named,
+        (true, true) => possible,
+        (true, false) => selftest::rotation(args.seed, args.count, &possible),
+    };
+    let is_caught = hunt(env, args, &bugs, &binary).await?;
+    Ok(failed(report.is_green() && is_caught))
+}
+
+/// Bugs that nothing on this machine can bring out, with the reason.
+async fn obstacles(env: &Env, binary: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let scratch = std::env::temp_dir().join(format!("corduroy-preflight-{:x}", env.random_u64()));
+    std::fs::create_dir(&scratch)?;
+    let look = Look {
+        scratch: &scratch,
+        nodes: NODES,
+        topology: None,
+        program: Some(binary),
+    };
+    let preflight = Preflight::look(env, look).await;
+    let mut obstacles = Vec::new();
+    for bug in BUGS {
+        if matches!(bug.judge, Judge::Simulator { .. }) {
+            let program = simulator_of(binary);
+            if !program.is_file() {
+                let why = format!("there is no simulator at {}", program.display());
+                obstacles.push((bug.id, why));
+            }
+            continue;
+        }
+        let kinds = faults::parse(&bug.hint.faults.join(",")).map_err(anyhow::Error::msg)?;
+        let mut reasons = kinds.kinds.iter().map(|kind| preflight.obstacle(*kind));
+        if let Some(Some(why)) = reasons.next()
+            && reasons.all(|other| other.is_some())
+        {
+            obstacles.push((bug.id, why.to_owned()));
+        }
+    }
+    std::fs::remove_dir_all(scratch)?;
+    Ok(obstacles)
+}
+
+/// Where the simulator of a node's build lies.
+fn simulator_of(node: &Path) -> PathBuf {
+    node.with_file_name("corduroy-sim")
+}
+
+async fn hunt(
+    env: &Env,
+    args: &SelftestArgs,
+    bugs: &[&'static Bug],
+    binary: &Path,
+) -> anyhow::Result<bool> {
     let scratch = std::env::temp_dir().join(format!("corduroy-selftest-{:x}", env.random_u64()));
     std::fs::create_dir(&scratch)?;
     let mut number = 0;
     let is_stopped = Cell::new(false);
     let report = selftest::mutations(
-        &bugs,
+        bugs,
         env,
         async |trial: &Trial| {
             if is_stopped.get() {
@@ -65,7 +134,7 @@ async fn hunt(env: &Env, args: &SelftestArgs, binary: &Path) -> anyhow::Result<b
             }
             number += 1;
             let out = scratch.join(format!("trial-{number}"));
-            let judged = one(env, trial, &binary, &out, args.seed).await;
+            let judged = one(env, trial, binary, &out, args.seed).await;
             judged.map_err(|error| {
                 let reason = format!("{error:#}");
                 if reason == run::INTERRUPTED {
@@ -78,7 +147,7 @@ async fn hunt(env: &Env, args: &SelftestArgs, binary: &Path) -> anyhow::Result<b
             if is_stopped.get() {
                 return Err(run::INTERRUPTED.to_owned());
             }
-            simulate(&binary, bug, seeds)
+            simulate(binary, bug, seeds)
                 .await
                 .map_err(|error| format!("{error:#}"))
         },
@@ -98,17 +167,17 @@ async fn hunt(env: &Env, args: &SelftestArgs, binary: &Path) -> anyhow::Result<b
 /// Lets the simulator look for a bug: the build of it that lies beside the node's. The first seed
 /// that goes red, and the law that it breaks.
 async fn simulate(node: &Path, bug: &Bug, seeds: u64) -> anyhow::Result<Option<(u64, String)>> {
-    let program = node.with_file_name("corduroy-sim");
+    let program = simulator_of(node);
     if !program.is_file() {
         bail!(
-            "this one is for the simulator, and there is none at {}; build it with `-p corduroy-sim \
-             --features planted-bugs`",
-            program.display()
+            "this one is for the simulator, and there is none at {}\n  help    {}",
+            program.display(),
+            planted::BUILD
         );
     }
     let output = Command::new(&program)
         .args(["--seeds", &seeds.to_string(), "--until-violation"])
-        .env(BUG_VARIABLE, bug.id)
+        .env(planted::VARIABLE, bug.id)
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()
@@ -142,14 +211,19 @@ async fn one(
     std::fs::create_dir(out)?;
     let out = &std::fs::canonicalize(out)?;
     let nodes = u8::try_from(trial.hint.nodes)?;
-    let preflight = Preflight::look(out, nodes, None);
+    let look = Look {
+        scratch: out,
+        nodes,
+        topology: None,
+        program: Some(binary),
+    };
+    let preflight = Preflight::look(env, look).await;
     let names = trial.hint.faults.join(",");
     let asked = faults::parse(&names).map_err(anyhow::Error::msg)?;
-    let kinds: Vec<FaultKind> = asked
+    let (kinds, skipped): (Vec<FaultKind>, Vec<FaultKind>) = asked
         .kinds
         .into_iter()
-        .filter(|kind| preflight.obstacle(*kind).is_none())
-        .collect();
+        .partition(|kind| preflight.obstacle(*kind).is_none());
     let workload = WorkloadKind::value_variants()
         .iter()
         .copied()
@@ -157,14 +231,19 @@ async fn one(
         .with_context(|| format!("there is no workload `{}`", trial.hint.workload))?;
     let environment = trial
         .bug
-        .map(|bug| (BUG_VARIABLE.to_owned(), bug.id.to_owned()));
+        .map(|bug| (planted::VARIABLE.to_owned(), bug.id.to_owned()));
     let plan = RunPlan {
         seconds: trial.load_seconds,
         nodes,
         workload,
         client: ClientKind::Corduroy,
         kinds,
-        rate: RATES[trial.attempt as usize % RATES.len()],
+        skipped,
+        rate: match trial.bug {
+            // It has to see enough.
+            None => RATES[0],
+            Some(_) => RATES[trial.attempt as usize % RATES.len()],
+        },
         seed: seed.wrapping_add(u64::from(trial.attempt)),
         out: PathBuf::from(out),
         binary: binary.to_owned(),

@@ -12,10 +12,10 @@ use crate::history::{Key, Nanos, Value};
 pub const EXIT_PASS: u8 = 0;
 /// At least one violation.
 pub const EXIT_VIOLATION: u8 = 1;
-/// No violation, but too little happened for that to mean anything; or an asked fault is not
-/// possible here.
+/// No violation, but too little happened for that to mean anything; or an asked fault, or the build
+/// with planted bugs, is not to be had here.
 pub const EXIT_COVERAGE: u8 = 2;
-/// The harness itself failed.
+/// The harness itself failed, or was called wrongly.
 pub const EXIT_HARNESS: u8 = 3;
 
 /// Examples kept of each class; all are counted.
@@ -25,6 +25,8 @@ pub const EXAMPLES_MAX: usize = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
+    /// A node ended by itself, did not come back, or left files that are not as they were written.
+    Breakdown,
     /// An acknowledged write is absent although later ones were read.
     LostWrite,
     /// An acknowledged write is absent from the log as a fresh client reads it after the heal.
@@ -61,6 +63,10 @@ pub enum Class {
     PollSkip,
     /// A consumer's next read goes back.
     NonmonotonicPoll,
+    /// A consumer was shown a part of a transaction, and then what lies behind it.
+    IntermediateRead,
+    /// A consumer was not shown what was acknowledged long ago, with nothing in the way.
+    RealtimeLag,
     /// The latest offset lies below what was acknowledged or read before it was asked for.
     StaleLatest,
     /// A whole read lacks what was acknowledged or read before it began.
@@ -69,10 +75,16 @@ pub enum Class {
     RealtimeOrder,
     /// The high watermark of a partition went down within one leader epoch.
     HighWatermarkRegression,
+    /// The last stable offset lay above the high watermark.
+    StableAboveWatermark,
+    /// The last stable offset went down within one leader epoch.
+    StableRegression,
     /// The log's start went down.
     LogStartRegression,
     /// A record has a lower leader epoch than the records before it.
     EpochRegression,
+    /// An older leader epoch was named long after a newer one, with nothing in the way.
+    LeaderEpochRegression,
     /// Two nodes were named the leader of one epoch.
     TwoLeaders,
     /// A write of an older producer epoch was accepted after one of a newer epoch.
@@ -102,6 +114,7 @@ pub enum Class {
 
 impl Class {
     pub const ALL: &[Class] = &[
+        Class::Breakdown,
         Class::LostWrite,
         Class::FinalLost,
         Class::Unseen,
@@ -120,12 +133,17 @@ impl Class {
         Class::IntNonmonotonicPoll,
         Class::PollSkip,
         Class::NonmonotonicPoll,
+        Class::IntermediateRead,
+        Class::RealtimeLag,
         Class::StaleLatest,
         Class::StaleRead,
         Class::RealtimeOrder,
         Class::HighWatermarkRegression,
+        Class::StableAboveWatermark,
+        Class::StableRegression,
         Class::LogStartRegression,
         Class::EpochRegression,
+        Class::LeaderEpochRegression,
         Class::TwoLeaders,
         Class::FencedAppend,
         Class::UnderReplicatedAck,
@@ -143,6 +161,7 @@ impl Class {
     /// The name in verdicts, `results.json` and the documentation.
     pub fn name(self) -> &'static str {
         match self {
+            Class::Breakdown => "breakdown",
             Class::LostWrite => "lost-write",
             Class::FinalLost => "final-lost",
             Class::Unseen => "unseen",
@@ -161,12 +180,17 @@ impl Class {
             Class::IntNonmonotonicPoll => "int-nonmonotonic-poll",
             Class::PollSkip => "poll-skip",
             Class::NonmonotonicPoll => "nonmonotonic-poll",
+            Class::IntermediateRead => "intermediate-read",
+            Class::RealtimeLag => "realtime-lag",
             Class::StaleLatest => "stale-latest",
             Class::StaleRead => "stale-read",
             Class::RealtimeOrder => "realtime-order",
             Class::HighWatermarkRegression => "high-watermark-regression",
+            Class::StableAboveWatermark => "stable-above-watermark",
+            Class::StableRegression => "stable-regression",
             Class::LogStartRegression => "log-start-regression",
             Class::EpochRegression => "epoch-regression",
+            Class::LeaderEpochRegression => "leader-epoch-regression",
             Class::TwoLeaders => "two-leaders",
             Class::FencedAppend => "fenced-append",
             Class::UnderReplicatedAck => "under-replicated-ack",
@@ -299,6 +323,11 @@ impl Verdict {
                 group.rebalances, group.commits, group.coordinator_changes
             ),
             None => numbers,
+        };
+        let numbers = match self.coverage.skipped.len() {
+            0 => numbers,
+            1 => format!("{numbers}, 1 fault not possible here"),
+            many => format!("{numbers}, {many} faults not possible here"),
         };
         match self.judgement() {
             Judgement::Pass => {

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use corduroy_jepsen::checker;
-use corduroy_jepsen::history::{
-    Completion, Event, FaultEvent, FaultPhase, History, HistoryWriter, Invocation, Mark,
-};
+use corduroy_jepsen::history::{FaultEvent, FaultPhase, History, HistoryWriter, Mark};
 use corduroy_jepsen::selftest;
 use corduroy_jepsen::verdict::{Class, EXIT_COVERAGE, EXIT_PASS, EXIT_VIOLATION};
 
@@ -89,36 +87,13 @@ fn a_lost_write_names_its_send_and_who_read_on() {
     assert!(texts[1].contains("1=w0.3"), "{texts:?}");
 }
 
-fn events(history: &History) -> Vec<Event> {
-    let mut events = Vec::new();
-    for op in &history.operations {
-        events.push(Event::Invoke(Invocation {
-            id: op.id,
-            worker: op.worker,
-            process: op.process,
-            at: op.invoked,
-            call: op.call.clone(),
-        }));
-        if let Some(at) = op.completed {
-            events.push(Event::Complete(Completion {
-                id: op.id,
-                at,
-                outcome: op.outcome.clone(),
-            }));
-        }
-    }
-    events.extend(history.faults.iter().cloned().map(Event::Fault));
-    events.extend(history.marks.iter().cloned().map(Event::Mark));
-    events
-}
-
 #[test]
 fn a_history_reads_as_it_was_written() {
     let directory = tempfile::tempdir().unwrap();
     for case in selftest::cases().unwrap() {
         let path = directory.path().join(format!("{}.jsonl", case.name));
         let mut writer = HistoryWriter::create(&path, &case.history.header).unwrap();
-        for event in events(&case.history) {
+        for event in case.history.events() {
             writer.append(&event).unwrap();
         }
         writer.flush().unwrap();
@@ -139,7 +114,7 @@ fn a_torn_last_line_is_accepted_and_a_torn_middle_is_not() {
     let path = directory.path().join("history.jsonl");
     let case = &selftest::cases().unwrap()[0];
     let mut writer = HistoryWriter::create(&path, &case.history.header).unwrap();
-    for event in events(&case.history) {
+    for event in case.history.events() {
         writer.append(&event).unwrap();
     }
     writer.flush().unwrap();

@@ -74,6 +74,8 @@ fn read_of(key: &Key, from: i64, values: &[(i64, Value)]) -> PartitionRead {
         log_start: Some(0),
         high_watermark: Some(next),
         leader_epoch: None,
+        last_stable: None,
+        asked: None,
         epochs: Vec::new(),
     }
 }
@@ -101,6 +103,7 @@ fn run(lose: bool) -> History {
                 times_each_fault: 1,
                 ..Minima::for_run(30)
             },
+            ..Plan::default()
         },
     };
     let mut made = Made {
@@ -219,6 +222,7 @@ fn run(lose: bool) -> History {
                 phase,
                 at: Nanos::from_seconds(*at as f64),
                 targets: vec![*node],
+                manner: String::new(),
                 detail: String::new(),
             }));
         }
@@ -313,4 +317,40 @@ fn the_page_needs_nothing_from_elsewhere() {
         assert!(!html.contains(outside), "{outside}");
     }
     assert!(html.len() < 600_000, "{} bytes", html.len());
+}
+
+/// Nothing that clients saw is wrong, but a node ended by itself: whoever looks at any of the files
+/// must see it.
+#[test]
+fn a_breakdown_is_a_violation_in_every_file() {
+    let mut history = run(false);
+    history.marks.push(Mark::Breakdown {
+        at: Nanos(90_500 * MILLION),
+        what: "node 2 ended by itself with signal: 6; its last words: <oh>".to_owned(),
+    });
+    let (results, html) = report_of(&history);
+    assert_eq!(results.judgement, Judgement::Violation);
+    assert_eq!(results.exit_code, 1);
+    assert!(
+        results.line.starts_with("VIOLATION: breakdown x1; "),
+        "{}",
+        results.line
+    );
+    assert_eq!(results.verdict.classes(), [Class::Breakdown]);
+    assert!(html.contains("<h1>Violation</h1>"));
+    assert!(html.contains("node 2 ended by itself with signal: 6; its last words: &lt;oh&gt;"));
+}
+
+/// `all` leaves out what a machine cannot do: the line says how much that was, the page what.
+#[test]
+fn faults_that_were_left_out_are_named() {
+    let mut history = run(false);
+    history.header.plan.skipped = vec!["loss".to_owned(), "power-loss-all".to_owned()];
+    let (results, html) = report_of(&history);
+    assert!(
+        results.line.contains(", 2 faults not possible here"),
+        "{}",
+        results.line
+    );
+    assert!(html.contains("loss, power-loss-all"));
 }

@@ -20,16 +20,23 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Decodable, Encodable};
 
+use crate::by_id::{BY_ID_SINCE, OffsetCommitByIdRequest, OffsetFetchByIdRequest};
+
 /// What the codec says, as text: its errors are for people only.
 pub(crate) type CodecResult<T> = Result<T, String>;
 
 macro_rules! apis {
-    ($($name:ident($request:ident, $response:ident),)*) => {
-        /// The body of a request.
+    (
+        $($name:ident($request:ident, $response:ident),)*
+        ---
+        $($later:ident($later_request:ident) = $of:ident since $since:ident,)*
+    ) => {
+        /// The body of a request. An API whose request changed its nature has a variant for each.
         #[derive(Clone, Debug, PartialEq)]
         #[expect(missing_docs, reason = "each variant is the API of its name")]
         pub enum Request {
             $($name($request),)*
+            $($later($later_request),)*
         }
 
         /// The body of a response.
@@ -44,6 +51,7 @@ macro_rules! apis {
             pub fn key(&self) -> ApiKey {
                 match self {
                     $(Request::$name(_) => ApiKey::$name,)*
+                    $(Request::$later(_) => ApiKey::$of,)*
                 }
             }
 
@@ -54,6 +62,9 @@ macro_rules! apis {
                 bytes: &mut Bytes,
             ) -> Option<CodecResult<Request>> {
                 match key {
+                    $(ApiKey::$of if version >= $since => Some(
+                        $later_request::decode(bytes, version).map(Request::$later),
+                    ),)*
                     $(ApiKey::$name => Some(
                         $request::decode(bytes, version)
                             .map(Request::$name)
@@ -65,16 +76,20 @@ macro_rules! apis {
 
             pub(crate) fn size(&self, version: i16) -> CodecResult<usize> {
                 match self {
-                    $(Request::$name(body) => body.compute_size(version),)*
+                    $(Request::$name(body) => {
+                        body.compute_size(version).map_err(|error| error.to_string())
+                    })*
+                    $(Request::$later(body) => body.compute_size(version),)*
                 }
-                .map_err(|error| error.to_string())
             }
 
             pub(crate) fn encode(&self, version: i16, out: &mut BytesMut) -> CodecResult<()> {
                 match self {
-                    $(Request::$name(body) => body.encode(out, version),)*
+                    $(Request::$name(body) => {
+                        body.encode(out, version).map_err(|error| error.to_string())
+                    })*
+                    $(Request::$later(body) => body.encode(out, version),)*
                 }
-                .map_err(|error| error.to_string())
             }
         }
 
@@ -130,6 +145,14 @@ macro_rules! apis {
                 }
             }
         )*
+
+        $(
+            impl From<$later_request> for Request {
+                fn from(body: $later_request) -> Request {
+                    Request::$later(body)
+                }
+            }
+        )*
     };
 }
 
@@ -160,4 +183,7 @@ apis! {
     OffsetDelete(OffsetDeleteRequest, OffsetDeleteResponse),
     ConsumerGroupHeartbeat(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     ConsumerGroupDescribe(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+    ---
+    OffsetCommitById(OffsetCommitByIdRequest) = OffsetCommit since BY_ID_SINCE,
+    OffsetFetchById(OffsetFetchByIdRequest) = OffsetFetch since BY_ID_SINCE,
 }

@@ -266,7 +266,7 @@ impl Pieces {
     }
 }
 
-fn put_varint(out: &mut BytesMut, value: usize) {
+pub(crate) fn put_varint(out: &mut BytesMut, value: usize) {
     let mut rest = value;
     while rest >= 0x80 {
         out.put_u8(rest as u8 | 0x80);

@@ -66,12 +66,14 @@ async fn round(core: &Rc<Core>) -> Answer {
     let Some(raft) = core.raft() else {
         return Err(NotLeader { leader: None });
     };
+    let hurry = core.hurry_beats();
     let asked = tokio::time::timeout(
         core.config.read_barrier_max,
         // Never LeaseRead (law 12): a lease says nothing after a fast failover.
         raft.get_read_linearizer(ReadPolicy::ReadIndex),
     )
     .await;
+    drop(hurry);
     let linearizer = match asked {
         Ok(Ok(linearizer)) => linearizer,
         Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward)))) => {

@@ -77,7 +77,7 @@ impl Default for RaftConfig {
             election_max: Duration::from_millis(3000),
             ping_interval: Duration::from_millis(100),
             down_after: Duration::from_millis(500),
-            isolated_after: Duration::from_secs(3),
+            isolated_after: Duration::from_millis(2500),
             hibernate_after: Duration::from_secs(5),
             asleep_beat: Duration::from_secs(5),
             propose_hold_max: Duration::from_secs(1),

@@ -24,6 +24,8 @@ pub(crate) struct Counts {
     pub(crate) beat_frames: Cell<u64>,
     /// Requests that named a replica that is not here (law 7).
     pub(crate) misdirected: Cell<u64>,
+    /// Times that a replica here took the lead although most of its group had lost log (law 8).
+    pub(crate) possible_losses: Cell<u64>,
     /// Append streams that could not begin: the peer cannot be reached.
     pub(crate) streams_refused: Cell<u64>,
 }

@@ -217,11 +217,13 @@ async fn attempt_once(core: &Rc<Core>, attempt: u32) -> bool {
         Verdict::Campaign => campaign(core).await,
         Verdict::CampaignFlagged => {
             tracing::error!(
+                parent: &core.span(),
                 group = %core.group,
                 "most replicas lost log; the longest of them leads: records may be lost"
             );
             core.all_answered_until
                 .set(Some(core.env.now() + core.config.election_max));
+            core.flagged_campaign.set(Some(facts.term));
             campaign(core).await;
         }
         Verdict::Wait => return false,
@@ -365,7 +367,7 @@ pub(crate) async fn campaign(core: &Rc<Core>) {
     let Some(raft) = core.raft() else { return };
     let Some(vote) = core.vote() else { return };
     core.wake();
-    tracing::info!(group = %core.group, replica = %core.id, "campaigns for a leader whose node is down");
+    tracing::info!(parent: &core.span(), group = %core.group, replica = %core.id, "campaigns for a leader whose node is down");
     if vote.committed && vote.leader_id.voted_for == core.id.get() {
         // Law 13: an ex-leader. openraft has demoted its vote in memory only, and ignores without
         // a word a transfer that names the vote on disk. The privilege is added on the way out.

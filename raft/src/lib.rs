@@ -17,7 +17,7 @@
 //! | `detector`, `nodes` | who lives |
 //! | `failover`, `hibernation`, `awake` | fast elections, sleep, who does not sleep |
 //! | `progress`, `members` | ISR; members and the log's start |
-//! | `supervisor`, `counts` | restart after a panic; what is counted |
+//! | `supervisor`, `counts`, `partition_span` | restart after a panic; what is counted; what log lines carry |
 //! | `runtime`, `types` | what openraft runs on and is made of |
 
 mod anonymous;
@@ -36,6 +36,7 @@ mod machine;
 mod members;
 mod network;
 mod nodes;
+mod partition_span;
 mod progress;
 mod proposal;
 mod replica;
@@ -55,6 +56,7 @@ pub use config::{AddressBook, ClusterTag, Identity, RaftConfig};
 pub use counts::COMMIT_BUCKET_MICROS;
 pub use detector::{FailureDetector, PeerState};
 pub use error::{CallError, RaftError, Unfit};
+pub use partition_span::partition_span;
 pub use proposal::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason};
 pub use replica::Replica;
 pub use replica_core::{ReplicaView, Role};

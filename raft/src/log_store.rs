@@ -422,7 +422,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
         let last = last.map(|id| LogIndex::new(id.index));
-        tracing::info!(group = %self.core.group, ?last, "a conflicting end of the log is cut");
+        tracing::info!(parent: &self.core.span(), group = %self.core.group, ?last, "a conflicting end of the log is cut");
         self.core
             .log
             .truncate_after(last)

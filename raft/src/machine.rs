@@ -128,7 +128,7 @@ impl MachineDriver {
                 .save_tables((term, index), offset, membership, tables)
                 .await;
             if let Err(error) = saved {
-                tracing::warn!(group = %core.group, %error, "a checkpoint was not saved");
+                tracing::warn!(parent: &core.span(), group = %core.group, %error, "a checkpoint was not saved");
             }
         });
     }
@@ -291,7 +291,7 @@ impl RaftStateMachine<TypeConfig> for MachineDriver {
                 "a snapshot that is not where it says",
             ));
         }
-        tracing::info!(group = %core.group, index = %snapshot.at.1, "a snapshot is installed");
+        tracing::info!(parent: &core.span(), group = %core.group, index = %snapshot.at.1, "a snapshot is installed");
         if core.log.snapshot().await.as_ref() != Some(&snapshot) {
             core.log
                 .save_snapshot(snapshot.clone())

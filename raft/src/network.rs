@@ -159,16 +159,14 @@ impl Client {
         // is still the answer, and a leader that throws it away hears nobody.
         let patience = self.core.config.election_min;
         let asked = self.core.board.ask(self.node, patience, |link, call| {
-            let prev = prev.as_ref().map(Into::into);
-            link.pack(|packed| {
-                packed.beats.push(Beat {
-                    route,
-                    call,
-                    vote,
-                    prev,
-                    commit,
-                })
-            })
+            let beat = Beat {
+                route,
+                call,
+                vote,
+                prev: prev.as_ref().map(Into::into),
+                commit,
+            };
+            link.pack_beat(beat, self.core.beat_hold())
         });
         match asked.await? {
             (Message::BeatReplies(replies), _) if replies.len() == 1 => {

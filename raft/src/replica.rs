@@ -51,6 +51,11 @@ impl Replica {
         self.core.view()
     }
 
+    /// The span of lines about this replica: topic, partition, epoch, below those of its shard.
+    pub fn span(&self) -> tracing::Span {
+        self.core.span()
+    }
+
     /// The group's members: replica, its node, whether it votes.
     pub fn members(&self) -> Vec<(ReplicaId, NodeId, bool)> {
         self.core.members()

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use corduroy_env::Env;
 use corduroy_record::{GroupId, LeaderEpoch, LogIndex, NodeId, Offset, ReplicaId, Term};
@@ -19,9 +20,11 @@ use tokio::time::Instant;
 
 use crate::awake::AwakeSet;
 use crate::config::RaftConfig;
+use crate::counts::Counts;
 use crate::door::Door;
 use crate::machine::DriverLife;
 use crate::nodes::Nodes;
+use crate::partition_span::PartitionSpan;
 use crate::progress::Progress;
 use crate::proposal::RefuseReason;
 use crate::state_machine::{ReplicaEvent, StateMachine};
@@ -119,6 +122,7 @@ pub(crate) struct Core {
     pub(crate) nodes: Rc<Nodes>,
     pub(crate) group: GroupId,
     pub(crate) id: ReplicaId,
+    pub(crate) span: PartitionSpan,
     pub(crate) log: Log,
     pub(crate) machine: Rc<RefCell<dyn StateMachine>>,
     pub(crate) door: Door,
@@ -158,14 +162,31 @@ pub(crate) struct Core {
     /// Until then this replica campaigns on what all voters answered although most of them lost
     /// log (law 8).
     pub(crate) all_answered_until: Cell<Option<Instant>>,
+    /// The term in which it last campaigned so; a leader of a later term ends it.
+    pub(crate) flagged_campaign: Cell<Option<u64>>,
     /// The term in which this replica led before it lost its instance, while it campaigns anew.
     pub(crate) own_lost_term: Cell<Option<u64>>,
     pub(crate) failover_running: Cell<bool>,
+    /// How many wait for a majority to answer this leader's beats.
+    pub(crate) hurried: Cell<u32>,
     pub(crate) barrier: RefCell<crate::barrier::Barrier>,
     /// The last entry before the next segment.
     pub(crate) boundary: Cell<Option<LogIndex>>,
     /// The last entry whose tables were saved.
     pub(crate) checkpointed: Cell<Option<LogIndex>>,
+}
+
+/// Part of the heartbeat's interval that a beat waits for those of other groups, as a divisor: each
+/// group has a clock of its own, and a frame for each would cost a system call for each.
+const BEAT_HOLD_PART: u32 = 5;
+
+/// Somebody waits for a majority's word; see [`Core::hurry_beats`].
+pub(crate) struct Hurry<'a>(&'a Cell<u32>);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
 }
 
 impl Core {
@@ -210,6 +231,27 @@ impl Core {
         if self.is_leader() {
             // Our channel takes the command without waiting.
             let _ = raft.trigger().heartbeat().now_or_never();
+        }
+    }
+
+    /// Until this is dropped, a majority's word is waited for, and beats ask for it: they leave
+    /// at once, those too that wait already.
+    pub(crate) fn hurry_beats(&self) -> Hurry<'_> {
+        self.hurried.set(self.hurried.get() + 1);
+        self.board.release_beats();
+        Hurry(&self.hurried)
+    }
+
+    /// How long a beat may wait for those of other groups (DESIGN 6): not at all while somebody
+    /// waits for its answer, or a woken leader has not yet heard a majority.
+    pub(crate) fn beat_hold(&self) -> Duration {
+        let is_awaited = self.hurried.get() > 0
+            || self.is_asleep()
+            || self.env.now() < self.stand_in_until.get();
+        if is_awaited {
+            Duration::ZERO
+        } else {
+            self.config.heartbeat / BEAT_HOLD_PART
         }
     }
 
@@ -297,6 +339,7 @@ impl Core {
     /// holds its node down: then these are words from before.
     pub(crate) fn leader_heard(&self, vote: &RaftVote) {
         self.leader_heard_at.set(self.env.now());
+        self.flagged_campaign.set(None);
         let leader = vote.leader_id.voted_for;
         if self.lost.get() == Some((vote.leader_id.term, Lost::Detected))
             && self.vote().as_ref() == Some(vote)
@@ -410,10 +453,20 @@ impl Core {
             leader: self.leader(),
             leader_ready: role == Role::Leader && applied_term == Some(term),
             lease_valid: self.lease_valid(),
-            epoch: applied_term.map_or(LeaderEpoch::NONE, LeaderEpoch::from_term),
+            epoch: self.epoch(),
             applied: applied.map_or(LogIndex::new(0), |(_, index)| index),
             high_watermark: self.high_watermark.get(),
         }
+    }
+
+    fn epoch(&self) -> LeaderEpoch {
+        let applied = self.applied.get();
+        applied.map_or(LeaderEpoch::NONE, |(term, _)| LeaderEpoch::from_term(term))
+    }
+
+    /// What lines about this replica carry.
+    pub(crate) fn span(&self) -> tracing::Span {
+        self.span.at(self.epoch())
     }
 
     /// The end of the log.
@@ -459,6 +512,19 @@ impl Core {
         let view = self.view();
         if view.leader_ready && self.ready_term.get() != Some(view.term) {
             self.ready_term.set(Some(view.term));
+            if self
+                .flagged_campaign
+                .take()
+                .is_some_and(|term| term < view.term.get())
+            {
+                Counts::add(&self.board.counts.possible_losses, 1);
+                tracing::error!(
+                    parent: &self.span(),
+                    group = %self.group,
+                    "this replica leads although most of its group had lost log: committed records \
+                     may be lost"
+                );
+            }
             self.event(&ReplicaEvent::BecameReady { term: view.term });
         }
     }
@@ -477,6 +543,7 @@ impl Core {
         if !self.is_leader() || self.term() != term {
             return Err(not_leader());
         }
+        let _hurry = self.hurry_beats();
         let confirmed = tokio::time::timeout(
             self.config.read_barrier_max,
             raft.get_read_linearizer(ReadPolicy::ReadIndex),
@@ -566,7 +633,7 @@ impl Core {
             let Some(end) = core.last_log_id() else {
                 return;
             };
-            tracing::warn!(group = %core.group, replica, "a follower returned with a shorter log");
+            tracing::warn!(parent: &core.span(), group = %core.group, replica, "a follower returned with a shorter log");
             let note = crate::wire::RevertAllowed {
                 route: crate::wire::Route::new(core.group, core.id, ReplicaId::new(replica)),
                 term: core.term().get(),
@@ -592,14 +659,14 @@ impl Core {
         env.spawn_local(async move {
             match core.log.set_no_vote(false).await {
                 Ok(()) => {
-                    tracing::info!(group = %core.group, "this replica may vote again");
+                    tracing::info!(parent: &core.span(), group = %core.group, "this replica may vote again");
                     if let Some(raft) = core.raft() {
                         raft.runtime_config().elect(true);
                     }
                 }
                 Err(error) => {
                     core.revert.set(Revert::Until { end: (term, index) });
-                    tracing::error!(group = %core.group, %error, "the no-vote flag stays");
+                    tracing::error!(parent: &core.span(), group = %core.group, %error, "the no-vote flag stays");
                 }
             }
         });

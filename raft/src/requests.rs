@@ -193,7 +193,7 @@ impl ShardInner {
         let request = match decode_append(append, payload) {
             Ok(request) => request,
             Err(what) => {
-                tracing::warn!(group = %core.group, what, "a malformed append is refused");
+                tracing::warn!(parent: &core.span(), group = %core.group, what, "a malformed append is refused");
                 return refuse(Refusal::Malformed);
             }
         };
@@ -298,6 +298,7 @@ impl ShardInner {
         let leadership_transfer = ask.leadership_transfer && honours_transfer(&core, &ask);
         if ask.leadership_transfer && !leadership_transfer {
             tracing::info!(
+                parent: &core.span(),
                 group = %core.group, candidate = ask.route.from, node = %from,
                 "a campaign against a living leader gets no privilege"
             );
@@ -401,6 +402,7 @@ impl ShardInner {
             }
             Taken::Full => {
                 tracing::info!(
+                    parent: &core.span(),
                     group = %core.group,
                     "a snapshot is put off: others are arriving and hold the shard's room for them"
                 );
@@ -415,7 +417,7 @@ impl ShardInner {
         let snapshot = match snapshot_from_parts(at, offset, membership, tables) {
             Ok(snapshot) => snapshot,
             Err(error) => {
-                tracing::warn!(group = %core.group, %error, "a malformed snapshot is refused");
+                tracing::warn!(parent: &core.span(), group = %core.group, %error, "a malformed snapshot is refused");
                 answer(&reply, None, 0);
                 return None;
             }

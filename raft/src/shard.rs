@@ -27,6 +27,7 @@ use crate::log_store::LogStore;
 use crate::machine::{self, MachineDriver};
 use crate::network::NetworkFactory;
 use crate::nodes::Nodes;
+use crate::partition_span::PartitionSpan;
 use crate::progress::Progress;
 use crate::replica::Replica;
 use crate::replica_core::{Core, Instance, Revert, Role, Sleep};
@@ -104,6 +105,9 @@ pub struct RaftMetrics {
     pub commit_buckets: [u64; COMMIT_BUCKETS],
     /// Requests refused because they named a replica that is not here (law 7).
     pub misdirected: u64,
+    /// Times that a replica here took the lead although most of its group had lost log: committed
+    /// records may be lost (law 8).
+    pub possible_losses: u64,
     /// Append streams that could not begin because their peer cannot be reached.
     pub streams_refused: u64,
     /// Bytes queued on this shard's connections to other nodes, right now.
@@ -239,6 +243,7 @@ impl RaftShard {
                 .map_err(|error| RaftError::Start(error.to_string()))?;
         }
         let now = inner.env.now();
+        let span = PartitionSpan::new(spec.group, machine.borrow().topic());
         let core = Rc::new(Core {
             env: inner.env.clone(),
             config: inner.config.clone(),
@@ -246,6 +251,7 @@ impl RaftShard {
             nodes: inner.nodes.clone(),
             group: spec.group,
             id: spec.replica,
+            span,
             log: spec.log,
             machine,
             door: Door::new(),
@@ -277,8 +283,10 @@ impl RaftShard {
                 Revert::None
             }),
             all_answered_until: Cell::new(None),
+            flagged_campaign: Cell::new(None),
             own_lost_term: Cell::new(None),
             failover_running: Cell::new(false),
+            hurried: Cell::new(0),
             barrier: RefCell::new(Barrier::default()),
             boundary: Cell::new(None),
             checkpointed: Cell::new(None),
@@ -396,6 +404,7 @@ impl RaftShard {
             commit_micros,
             commit_buckets,
             misdirected: board.counts.misdirected.get(),
+            possible_losses: board.counts.possible_losses.get(),
             streams_refused: board.counts.streams_refused.get(),
             queued_bytes: board.queued_bytes(),
             assembling_bytes: self.inner.assemblies.borrow().bytes(),

@@ -14,6 +14,11 @@ pub trait StateMachine: 'static {
         false
     }
 
+    /// The topic's name, for the log of the node. The same for a machine's whole life.
+    fn topic(&self) -> Option<String> {
+        None
+    }
+
     /// Committed entries in log order, on every replica. Of a batch the header alone, unless the
     /// machine [reads records](StateMachine::reads_records).
     fn apply(&mut self, entries: &[AppliedEntry]);

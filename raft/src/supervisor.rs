@@ -51,6 +51,7 @@ async fn supervise(shard: Weak<ShardInner>, core: Rc<Core>) {
         }
         shard.restarts.set(shard.restarts.get() + 1);
         tracing::error!(
+            parent: &core.span(),
             group = %core.group, replica = %core.id, disk_full = core.disk_full.get(),
             "a replica ended unexpectedly and is restarted"
         );
@@ -134,7 +135,7 @@ fn tell(core: &Rc<Core>, told: &mut Told) {
 }
 
 fn give_up(core: &Rc<Core>, reason: String) {
-    tracing::error!(group = %core.group, replica = %core.id, reason, "a replica has stopped");
+    tracing::error!(parent: &core.span(), group = %core.group, replica = %core.id, reason, "a replica has stopped");
     core.resign();
     core.set_stopped();
     core.awake.remove(core.group);

@@ -4,8 +4,11 @@
 
 mod harness;
 
-use corduroy_raft::Role;
-use harness::{Cluster, run, test_config, wait_for};
+use std::time::Duration;
+
+use corduroy_raft::{RaftConfig, Role};
+use corduroy_record::LogIndex;
+use harness::{Cluster, Stop, run, test_config, wait_for};
 
 #[test]
 fn a_flagged_replica_refetches_and_then_votes_again() {
@@ -30,6 +33,55 @@ fn a_flagged_replica_refetches_and_then_votes_again() {
         cluster.kill(other).await;
         cluster.commit(&["d"]).await;
         assert_eq!(cluster.agree().await, ["a", "b", "c", "d"]);
+    });
+}
+
+/// Law 8: what was written while a replica was down counts as well. It has all that it lost, and
+/// all but the last entry of what a leader had after its restart, and still may not vote.
+#[test]
+fn a_flag_falls_only_at_the_end_that_a_leader_had_after_the_restart() {
+    run(async {
+        let config = RaftConfig {
+            append_entries_max: 1,
+            append_window_requests: 1,
+            // The held link carries no pings either.
+            down_after: Duration::from_secs(60),
+            election_min: Duration::from_secs(60),
+            election_max: Duration::from_secs(90),
+            ..test_config()
+        };
+        let (mut cluster, leader) = Cluster::led(3, config).await;
+        cluster.commit(&["a", "b", "c"]).await;
+        cluster.agree().await;
+        let victim = cluster.other_than(leader);
+        cluster.kill(victim).await;
+        cluster.commit(&["d", "e"]).await;
+        let end = cluster.log_end(leader).expect("entries");
+        let last_but_one = LogIndex::new(end.get() - 1);
+        let stop = Stop {
+            node: victim,
+            index: last_but_one,
+        };
+        cluster.links.stop(leader, victim, stop);
+        cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
+        cluster.start(victim).await;
+        let log = cluster.replica(victim).log().clone();
+        wait_for("all but the last entry", || {
+            (log.state().durable_last == Some(last_but_one)).then_some(())
+        })
+        .await;
+        // A change of the flag would be a record of its own, before this one.
+        log.flush().await.expect("durable");
+        assert!(log.state().no_vote, "it votes without {end}");
+        cluster.commit(&["f"]).await;
+        log.flush().await.expect("durable");
+        assert!(log.state().no_vote, "it votes without {end}");
+        cluster.links.heal_all();
+        wait_for("the flag to fall", || (!log.state().no_vote).then_some(())).await;
+        assert!(log.state().durable_last >= Some(end));
+        assert_eq!(cluster.agree().await, ["a", "b", "c", "d", "e", "f"]);
+        let metrics = cluster.nodes[&leader].shard().metrics();
+        assert_eq!(metrics.possible_losses, 0, "nothing can be lost here");
     });
 }
 
@@ -92,12 +144,26 @@ fn when_a_majority_is_flagged_the_longest_log_leads_once_all_have_answered() {
                 "one is still missing"
             );
         }
+        let possible_losses = |cluster: &Cluster, id: i32| {
+            let metrics = cluster.nodes[&id].shard().metrics();
+            metrics.possible_losses
+        };
+        for id in &rest {
+            assert_eq!(possible_losses(&cluster, *id), 0, "nobody leads yet");
+        }
         cluster.start(leader).await;
         assert_eq!(
             cluster.leader(&[1, 2, 3]).await,
             leader,
             "it alone has the log"
         );
+        assert!(
+            possible_losses(&cluster, leader) > 0,
+            "what only the two had may be lost, and nobody is told"
+        );
+        for id in &rest {
+            assert_eq!(possible_losses(&cluster, *id), 0, "they do not lead");
+        }
         cluster.commit(&["c"]).await;
         assert_eq!(cluster.agree().await, ["a", "b", "c"]);
         for id in 1..=3 {

@@ -148,6 +148,12 @@ fn raft(page: &mut Page, status: &NodeStatus) {
         raft.leadership_changes,
     );
     page.value(
+        "raft_possible_losses_total",
+        Kind::Counter,
+        "Leaderships taken here although most of a group had lost log: records may be lost.",
+        raft.possible_losses,
+    );
+    page.value(
         "raft_heartbeats_total",
         Kind::Counter,
         "Heartbeats sent to other nodes.",
@@ -258,7 +264,7 @@ fn groups(page: &mut Page, status: &NodeStatus) {
     page.metric(
         "group_lag",
         Kind::Gauge,
-        "Records between committed offsets and high watermarks, of partitions with a replica here.",
+        "Records between committed offsets and high watermarks.",
     );
     for group in &status.groups {
         for (topic, lag) in &group.lag {
@@ -268,6 +274,15 @@ fn groups(page: &mut Page, status: &NodeStatus) {
                 lag,
             );
         }
+    }
+    page.metric(
+        "group_lag_unknown_partitions",
+        Kind::Gauge,
+        "Partitions with committed offsets that group_lag leaves out: no leader answered.",
+    );
+    for group in &status.groups {
+        let labels = [("group", group.group.as_str())];
+        page.sample("group_lag_unknown_partitions", &labels, group.lag_unknown);
     }
 }
 
@@ -450,6 +465,7 @@ mod tests {
             group: "billing".to_owned(),
             members: 2,
             lag: BTreeMap::from([("orders".to_owned(), 7)]),
+            lag_unknown: 1,
         });
         status.partitions.push(PartitionView {
             topic: "orders".to_owned(),
@@ -478,6 +494,7 @@ mod tests {
             "corduroy_partition_under_replicated 0",
             "corduroy_group_members{group=\"billing\"} 2",
             "corduroy_group_lag{group=\"billing\",topic=\"orders\"} 7",
+            "corduroy_group_lag_unknown_partitions{group=\"billing\"} 1",
             "corduroy_shard_busy_ratio{shard=\"0\"} 0.25",
             "corduroy_partition_high_watermark{topic=\"orders\",partition=\"4\"} 17",
             "corduroy_partition_leader{topic=\"orders\",partition=\"4\"} -1",

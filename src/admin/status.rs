@@ -50,9 +50,10 @@ pub struct NodeStatus {
 pub struct GroupView {
     pub group: String,
     pub members: u64,
-    /// Records between the committed offsets and the high watermarks, by topic; of partitions with a
-    /// replica on this node.
+    /// Records between the committed offsets and the high watermarks, by topic.
     pub lag: BTreeMap<String, u64>,
+    /// Partitions that are not in `lag`: no leader said in time how far they are.
+    pub lag_unknown: u64,
 }
 
 /// A member of the cluster as this node sees it.
@@ -142,6 +143,8 @@ pub struct RaftStatus {
     pub hibernating: u64,
     /// Elections and transfers seen by replicas on this node.
     pub leadership_changes: u64,
+    /// Leaderships that replicas on this node took although most of their group had lost log.
+    pub possible_losses: u64,
     /// Heartbeats sent between node pairs.
     pub heartbeats: u64,
     /// From proposal to applied, on leaders.

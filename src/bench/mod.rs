@@ -15,6 +15,7 @@ mod report;
 mod spawned;
 mod suite;
 mod suite_groups;
+mod suite_nodes;
 mod target;
 mod watch;
 mod wire;
@@ -72,7 +73,7 @@ Examples:
     /// Rerun the tables of docs/benchmarks.md against three nodes of its own
     #[command(after_help = "\
 Examples:
-  corduroy bench suite                         every row, about five minutes
+  corduroy bench suite                         every row, about eight minutes
   corduroy bench suite --duration 1s --json    a quick look")]
     Suite(SuiteArgs),
 }

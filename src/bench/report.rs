@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::commits::{self, CommitsReport};
 use super::group::{self, report::GroupReport};
+use super::suite_nodes::{AtRestReport, FailoverReport};
 use super::watch::Watched;
 use crate::cli::plural;
 
@@ -101,6 +102,8 @@ pub enum AnyReport {
     Records(Report),
     Group(GroupReport),
     Commits(CommitsReport),
+    AtRest(AtRestReport),
+    Failover(FailoverReport),
 }
 
 impl AnyReport {
@@ -110,6 +113,8 @@ impl AnyReport {
             AnyReport::Records(report) => report.text(),
             AnyReport::Group(report) => report.text(),
             AnyReport::Commits(report) => report.text(),
+            AnyReport::AtRest(report) => report.text(),
+            AnyReport::Failover(report) => report.text(),
         }
     }
 
@@ -119,6 +124,8 @@ impl AnyReport {
             AnyReport::Records(report) => markdown_row(report),
             AnyReport::Group(report) => group::report::markdown_row(report),
             AnyReport::Commits(report) => commits::markdown_row(report),
+            AnyReport::AtRest(report) => report.markdown_row(),
+            AnyReport::Failover(report) => report.markdown_row(),
         }
     }
 }
@@ -138,6 +145,18 @@ impl From<GroupReport> for AnyReport {
 impl From<CommitsReport> for AnyReport {
     fn from(report: CommitsReport) -> AnyReport {
         AnyReport::Commits(report)
+    }
+}
+
+impl From<AtRestReport> for AnyReport {
+    fn from(report: AtRestReport) -> AnyReport {
+        AnyReport::AtRest(report)
+    }
+}
+
+impl From<FailoverReport> for AnyReport {
+    fn from(report: FailoverReport) -> AnyReport {
+        AnyReport::Failover(report)
     }
 }
 
@@ -231,8 +250,8 @@ impl Report {
 /// The head of [`markdown_row`]'s table.
 pub fn markdown_head() -> String {
     "| what | record | partitions | settings | MB/s | records/s | p50 ms | p99 ms | p99.9 ms | \
-     client cores | node cores | RSS per node MiB |\n\
-     |---|---|---|---|---|---|---|---|---|---|---|---|\n"
+     client cores | node cores | node CPU ms per MB | RSS per node MiB |\n\
+     |---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
         .to_owned()
 }
 
@@ -258,17 +277,20 @@ pub fn markdown_row(report: &Report) -> String {
         .iter()
         .map(|watched| watched.resident_bytes)
         .sum::<u64>() as f64;
-    let (cores, resident) = if nodes == 0 {
-        ("-".to_owned(), "-".to_owned())
+    let spent_ms: f64 = report.watched.iter().map(|w| w.cpu_seconds * 1e3).sum();
+    let megabytes = (report.bytes as f64 / 1e6).max(f64::MIN_POSITIVE);
+    let (cores, cost, resident) = if nodes == 0 {
+        ("-".to_owned(), "-".to_owned(), "-".to_owned())
     } else {
         (
             format!("{cores:.2}"),
+            format!("{:.1}", spent_ms / megabytes),
             format!("{:.0}", resident / nodes as f64 / 1_048_576.0),
         )
     };
     format!(
         "| {} | {} B | {} | {} | {:.1} | {:.0} | {p50} | {p99} | {p999} | {:.2} | {cores} | \
-         {resident} |\n",
+         {cost} | {resident} |\n",
         report.kind,
         report.record_bytes,
         report.partitions,

@@ -18,6 +18,7 @@ const STOP_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Node processes. Dropping them kills what still runs and removes their data.
 pub(super) struct SpawnedCluster {
     nodes: Vec<Child>,
+    commands: Vec<Command>,
     kafka: Vec<SocketAddr>,
     root: TempDir,
 }
@@ -45,6 +46,7 @@ impl SpawnedCluster {
         let program = std::env::current_exe()?;
         let mut cluster = SpawnedCluster {
             nodes: Vec::new(),
+            commands: Vec::new(),
             kafka: kafka.to_vec(),
             root,
         };
@@ -70,8 +72,31 @@ impl SpawnedCluster {
                 CliError::failed(format!("cannot start {}: {error}", program.display()))
             })?;
             cluster.nodes.push(child);
+            cluster.commands.push(command);
         }
         Ok(cluster)
+    }
+
+    /// Kills a node (counted from 0) as `kill -9` does.
+    pub(super) fn kill(&mut self, node: usize) -> CliResult {
+        let child = self
+            .nodes
+            .get_mut(node)
+            .ok_or_else(|| CliError::failed("there is no such node"))?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// Starts a killed node again, on its data.
+    pub(super) fn restart(&mut self, node: usize) -> CliResult {
+        let command = self.commands.get_mut(node);
+        let command = command.ok_or_else(|| CliError::failed("there is no such node"))?;
+        let child = command.spawn()?;
+        if let Some(place) = self.nodes.get_mut(node) {
+            *place = child;
+        }
+        Ok(())
     }
 
     /// Where clients begin.

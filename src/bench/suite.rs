@@ -12,6 +12,7 @@ use super::options::{EndToEndArgs, LoadArgs, ProduceArgs, ProducerArgs};
 use super::report::{AnyReport, Report, markdown_head, markdown_row};
 use super::spawned::SpawnedCluster;
 use super::suite_groups::{self, GroupsRow};
+use super::suite_nodes;
 use super::target::wait_for;
 use super::{consume, end_to_end, produce};
 use crate::cli::{AcksArg, CliError, CliResult, Codec, parse_duration, print, print_json};
@@ -137,7 +138,9 @@ fn rows() -> Vec<Row> {
     rows.extend([
         Row::consume(1024, 1),
         Row::consume(1024, 16),
+        Row::consume(1024, 100),
         Row::consume(100, 1),
+        Row::consume(65_536, 1),
     ]);
     rows.extend([
         Row::end_to_end(1, 1_000),
@@ -153,27 +156,51 @@ pub(super) async fn run(env: &Env, args: &SuiteArgs) -> CliResult {
     rows.retain(|row| is_asked(row.name()));
     let mut groups = suite_groups::rows();
     groups.retain(|row| is_asked(row.name()));
-    if rows.is_empty() && groups.is_empty() {
+    let mut nodes = suite_nodes::rows();
+    nodes.retain(|row| is_asked(row.name()));
+    if rows.is_empty() && groups.is_empty() && nodes.is_empty() {
         return Err(CliError::usage("no row has a name with that text").into());
     }
-    let mut cluster = SpawnedCluster::start(env, args.nodes.into(), args.dir.as_deref()).await?;
-    let result = measure_all(env, args, &rows, &groups, &mut cluster).await;
-    cluster.stop(env).await;
-    result
+    let mut reports: Vec<AnyReport> = Vec::new();
+    if !args.json {
+        print(&format!("{}\n", machine(args)))?;
+    }
+    if !rows.is_empty() || !groups.is_empty() {
+        let mut cluster =
+            SpawnedCluster::start(env, args.nodes.into(), args.dir.as_deref()).await?;
+        let result = measure_all(env, args, &rows, &groups, &mut cluster).await;
+        cluster.stop(env).await;
+        reports.extend(result?);
+    }
+    let mut table = None;
+    for row in nodes {
+        eprintln!("{}", row.name());
+        let report = row.measure(env, args).await?;
+        if args.json {
+            reports.push(report);
+            continue;
+        }
+        if table.replace(row.table()) != Some(row.table()) {
+            print(&format!("\n{}", row.head()))?;
+        }
+        print(&report.markdown_row())?;
+    }
+    if args.json {
+        print_json(&reports)?;
+    }
+    Ok(())
 }
 
+/// The rows that share three nodes; what is not printed at once comes back.
 async fn measure_all(
     env: &Env,
     args: &SuiteArgs,
     rows: &[Row],
     groups: &[GroupsRow],
     cluster: &mut SpawnedCluster,
-) -> CliResult {
+) -> CliResult<Vec<AnyReport>> {
     let client = wait_for(env, cluster, args.nodes).await?;
     let mut reports: Vec<AnyReport> = Vec::new();
-    if !args.json {
-        print(&format!("{}\n", machine(args)))?;
-    }
     if !args.json && !rows.is_empty() {
         print(&format!("\n{}", markdown_head()))?;
     }
@@ -201,10 +228,7 @@ async fn measure_all(
         }
         print(&report.markdown_row())?;
     }
-    if args.json {
-        print_json(&reports)?;
-    }
-    Ok(())
+    Ok(reports)
 }
 
 async fn measure(

@@ -8,6 +8,7 @@ use super::Context;
 use super::connect::{client_error, connect};
 use super::error::CliResult;
 use super::output::{Align, Grid, OutputArgs, OutputFormat, print, print_json};
+use super::start::StartArgs;
 use super::topic::{Setting, warn_of_idle};
 use crate::config::Scope;
 
@@ -32,6 +33,16 @@ Examples:
 Examples:
   corduroy config reset group.initial.rebalance.delay.ms")]
     Reset(ResetArgs),
+    /// Show the settings that a node would start with here, and where each comes from
+    #[command(after_help = "\
+Examples:
+  corduroy config print                                  defaults and the environment
+  corduroy config print --config corduroy.toml --shards 2
+  corduroy config print | grep -v default                what somebody set
+
+Takes the flags of `corduroy start`. Cluster settings are what a new cluster would begin with;
+those of a running one: `corduroy config list`.")]
+    Print(Box<PrintArgs>),
     /// Print the reference of all settings as markdown
     #[command(after_help = "\
 Examples:
@@ -66,17 +77,27 @@ pub struct ResetArgs {
     keys: Vec<String>,
 }
 
+#[derive(Debug, Args)]
+pub struct PrintArgs {
+    #[command(flatten)]
+    start: StartArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
 /// A setting for people and programs.
 #[derive(Serialize)]
 struct Row {
     name: String,
     value: Option<String>,
-    source: &'static str,
+    source: String,
 }
 
 pub(super) async fn run(context: &Context, command: ConfigCommand) -> CliResult {
     match command {
         ConfigCommand::Docs => Ok(print(&crate::config::docs::render())?),
+        ConfigCommand::Print(args) => print_settings(&args),
         ConfigCommand::List(args) => list(&connect(context).await?.admin(), &args).await,
         ConfigCommand::Set(args) => set(&connect(context).await?.admin(), &args).await,
         ConfigCommand::Reset(args) => reset(&connect(context).await?.admin(), &args).await,
@@ -108,18 +129,36 @@ async fn list(admin: &Admin, args: &ListArgs) -> CliResult {
             name: entry.name,
             value: entry.value,
             source: match entry.source {
-                ConfigSource::Cluster => "cluster",
-                ConfigSource::Default => "default",
-                _ => "node",
+                ConfigSource::Cluster => "cluster".to_owned(),
+                ConfigSource::Default => "default".to_owned(),
+                _ => "node".to_owned(),
             },
         })
         .collect();
-    if args.output.output == OutputFormat::Json {
-        return Ok(print_json(&rows)?);
-    }
-    if rows.is_empty() {
+    if rows.is_empty() && args.output.output != OutputFormat::Json {
         eprintln!("nothing was set; `corduroy config list --all` shows the defaults");
         return Ok(());
+    }
+    show(rows, args.output.output)
+}
+
+/// The settings of a node that would be started with these flags.
+fn print_settings(args: &PrintArgs) -> CliResult {
+    let config = args.start.load()?;
+    for warning in &config.warnings {
+        eprintln!("warning: {warning}");
+    }
+    let rows = config.print().into_iter().map(|(name, value, layer)| Row {
+        name: name.to_owned(),
+        value: Some(value).filter(|value| !value.is_empty()),
+        source: layer.to_string(),
+    });
+    show(rows.collect(), args.output.output)
+}
+
+fn show(rows: Vec<Row>, output: OutputFormat) -> CliResult {
+    if output == OutputFormat::Json {
+        return Ok(print_json(&rows)?);
     }
     let mut grid = Grid::new(&[
         ("SETTING", Align::Left),
@@ -128,7 +167,7 @@ async fn list(admin: &Admin, args: &ListArgs) -> CliResult {
     ]);
     for row in rows {
         let value = row.value.unwrap_or_else(|| "-".to_owned());
-        grid.row([row.name, value, row.source.to_owned()]);
+        grid.row([row.name, value, row.source]);
     }
     Ok(print(&grid.render())?)
 }

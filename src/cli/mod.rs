@@ -7,6 +7,7 @@ mod admins;
 mod beside;
 mod cluster;
 mod cluster_view;
+mod completions;
 mod config;
 mod connect;
 mod consume;
@@ -35,7 +36,7 @@ mod waiting;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use corduroy_env::Env;
 
 pub(crate) use beside::{beside, meanwhile};
@@ -111,6 +112,8 @@ enum Command {
     /// Look inside a node's files
     #[command(subcommand)]
     Debug(debug::DebugCommand),
+    /// Print what a shell needs to complete these commands
+    Completions(completions::CompletionsArgs),
 }
 
 /// Everything a command is given besides its own arguments.
@@ -171,6 +174,7 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
         Command::Start(args) => start::run(&context.env, &args),
         Command::Config(command) => on_runtime(config::run(&context, command)).map(done),
         Command::Debug(command) => debug::run(&command),
+        Command::Completions(args) => completions::run(&args, Cli::command()).map(done),
         Command::Demo(args) => on_runtime(demo::run(&context, args)),
         Command::Topic(command) => on_runtime(topic::run(&context, command)).map(done),
         Command::Produce(args) => on_runtime(produce::run(&context, args)),
@@ -197,8 +201,6 @@ fn on_runtime<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -273,6 +275,8 @@ mod tests {
             "cluster health --wait 30s",
             "partition lead orders/3 2",
             "config docs",
+            "config print --config corduroy.toml --set shards=2 -o json",
+            "completions bash",
             "debug log-dump dir --verify",
             "bench produce --records 1000 --bytes 100 --json",
             "bench group --members 100 --partitions 50 --protocol consumer --json",

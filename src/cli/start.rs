@@ -82,6 +82,12 @@ pub struct StartArgs {
 }
 
 impl StartArgs {
+    /// The settings of a node that is started with these flags.
+    pub(super) fn load(&self) -> CliResult<NodeConfig> {
+        let config = NodeConfig::load(&self.flags()?, self.config.as_deref());
+        config.map_err(|error| CliError::usage(error.to_string()).into())
+    }
+
     /// The flags as settings, `--set` first so that a flag of its own wins.
     fn flags(&self) -> CliResult<Vec<(String, String)>> {
         let mut flags = Vec::new();
@@ -114,8 +120,7 @@ impl StartArgs {
 }
 
 pub(super) fn run(env: &Env, args: &StartArgs) -> CliResult<ExitCode> {
-    let config = NodeConfig::load(&args.flags()?, args.config.as_deref())
-        .map_err(|error| CliError::usage(error.to_string()))?;
+    let config = args.load()?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }

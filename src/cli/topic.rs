@@ -362,6 +362,7 @@ fn partition_row(partition: &PartitionDescription) -> PartitionRow {
         log_start_offset: partition.offsets.map(|offsets| offsets.log_start),
         high_watermark: partition.offsets.map(|offsets| offsets.high_watermark),
         last_stable_offset: partition.offsets.map(|offsets| offsets.last_stable),
+        log_end_offset: partition.offsets.and_then(|offsets| offsets.log_end),
     }
 }
 

@@ -55,6 +55,8 @@ pub struct PartitionRow {
     pub high_watermark: Option<i64>,
     /// Where readers of committed records stop.
     pub last_stable_offset: Option<i64>,
+    /// The end of the leader's log, with what is not committed yet.
+    pub log_end_offset: Option<i64>,
 }
 
 /// A setting of a described topic.
@@ -134,6 +136,7 @@ fn partitions_text(partitions: &[PartitionRow]) -> String {
         ("IN SYNC", Align::Left),
         ("LOG START", Align::Right),
         ("HIGH WATERMARK", Align::Right),
+        ("LOG END", Align::Right),
     ];
     if with_stable {
         columns.push(("LAST STABLE", Align::Right));
@@ -153,6 +156,7 @@ fn partitions_text(partitions: &[PartitionRow]) -> String {
             show_ids(&row.in_sync),
             offset(row.log_start_offset),
             offset(row.high_watermark),
+            offset(row.log_end_offset),
         ];
         if with_stable {
             cells.push(offset(row.last_stable_offset));
@@ -191,6 +195,7 @@ mod tests {
                     log_start_offset: Some(0),
                     high_watermark: Some(1200),
                     last_stable_offset: Some(1200),
+                    log_end_offset: Some(1203),
                 },
                 PartitionRow {
                     partition: 1,
@@ -201,6 +206,7 @@ mod tests {
                     log_start_offset: None,
                     high_watermark: None,
                     last_stable_offset: None,
+                    log_end_offset: None,
                 },
             ],
             configs: vec![
@@ -226,9 +232,9 @@ mod tests {
 topic orders (2 partitions, 3 replicas)
 id    9e107d9d-372b-4b6f-8d81-1ad2b5e4a0cc
 
-PARTITION  LEADER  EPOCH  REPLICAS  IN SYNC  LOG START  HIGH WATERMARK
-        0       2      7  2,3,1     2,3              0            1200
-        1    none      -  3,1,2     -                -               -
+PARTITION  LEADER  EPOCH  REPLICAS  IN SYNC  LOG START  HIGH WATERMARK  LOG END
+        0       2      7  2,3,1     2,3              0            1200     1203
+        1    none      -  3,1,2     -                -               -        -
     total  up to 1,200 records
 
 CONFIG               VALUE  SOURCE  DEFAULT
@@ -250,7 +256,7 @@ min.insync.replicas  2      topic   1
             "partitions": [{
                 "partition": 0, "leader": 2, "leader_epoch": 7, "replicas": [2, 3, 1],
                 "in_sync": [2, 3], "log_start_offset": 0, "high_watermark": 1200,
-                "last_stable_offset": 1200,
+                "last_stable_offset": 1200, "log_end_offset": 1203,
             }],
             "configs": [{
                 "name": "min.insync.replicas", "value": "2", "default": "1", "source": "topic",

@@ -333,6 +333,13 @@ mod tests {
     }
 
     #[test]
+    fn the_journals_threshold_is_the_one_that_was_measured() {
+        let measured = corduroy_storage::StoreConfig::new(PathBuf::new(), 0);
+        let config = NodeConfig::default();
+        assert_eq!(config.inline_bytes_max, measured.inline_bytes_max);
+    }
+
+    #[test]
     fn nothing_set_is_a_single_node_on_loopback() {
         let config = NodeConfig::default();
         assert_eq!(config.listen.to_string(), "127.0.0.1:9092");

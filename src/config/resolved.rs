@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use corduroy_group::consumer::MigrationPolicy;
+use corduroy_group::consumer::assign::Assignor;
 
 use super::effective::{Facts, cluster_value, topic_value};
 use super::key::list_items;
@@ -123,6 +124,9 @@ pub struct ClusterConfigs {
     pub groups: GroupConfigs,
 }
 
+/// The default of `offsets.commit.timeout.ms`.
+const OFFSETS_COMMIT_TIMEOUT_MS: u64 = 5000;
+
 /// The settings of consumer groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupConfigs {
@@ -136,6 +140,8 @@ pub struct GroupConfigs {
     pub offsets_retention_ms: i64,
     /// `offsets.retention.check.interval.ms`
     pub offsets_retention_check: Duration,
+    /// `offsets.commit.timeout.ms`
+    pub offsets_commit_timeout: Duration,
     /// `offset.metadata.max.bytes`
     pub offset_metadata_max: usize,
     /// `group.initial.rebalance.delay.ms`
@@ -146,10 +152,16 @@ pub struct GroupConfigs {
     pub session_timeout_max: Duration,
     /// `group.max.size`
     pub members_max: usize,
-    /// `group.consumer.session.timeout.ms`
+    /// `group.coordinator.max.groups`
+    pub groups_max: usize,
+    /// `group.coordinator.max.pending.members`
+    pub pending_members_max: usize,
+    /// `group.consumer.session.timeout.ms`, within its bounds
     pub consumer_session_timeout: Duration,
-    /// `group.consumer.heartbeat.interval.ms`
+    /// `group.consumer.heartbeat.interval.ms`, within its bounds
     pub consumer_heartbeat_interval: Duration,
+    /// `group.consumer.assignors`; not empty
+    pub consumer_assignors: Vec<Assignor>,
     /// `group.consumer.max.size`
     pub consumer_members_max: usize,
     /// `group.consumer.migration.policy`
@@ -157,9 +169,32 @@ pub struct GroupConfigs {
 }
 
 impl GroupConfigs {
+    /// `offsets.commit.timeout.ms` alone, for those who ask at every request.
+    pub fn offsets_commit_timeout(cluster: &BTreeMap<String, String>) -> Duration {
+        let text = cluster.get("offsets.commit.timeout.ms");
+        let millis = text.map_or(OFFSETS_COMMIT_TIMEOUT_MS, |text| {
+            number(text, OFFSETS_COMMIT_TIMEOUT_MS)
+        });
+        Duration::from_millis(millis)
+    }
+
     fn resolve(text: impl Fn(&str) -> String) -> GroupConfigs {
         let millis =
             |name: &str, otherwise: u64| Duration::from_millis(number(&text(name), otherwise));
+        // The upper bound counts where somebody has crossed the two.
+        let within = |name: &str, otherwise: u64, least: &str, most: &str| {
+            let least = millis(least, 1);
+            millis(name, otherwise)
+                .max(least)
+                .min(millis(most, i32::MAX as u64))
+        };
+        let mut assignors: Vec<Assignor> = list_items(&text("group.consumer.assignors"))
+            .into_iter()
+            .filter_map(Assignor::from_name)
+            .collect();
+        if assignors.is_empty() {
+            assignors.extend(Assignor::ALL);
+        }
         GroupConfigs {
             topic_partitions: number(&text("offsets.topic.num.partitions"), 50),
             topic_replication_factor: number(&text("offsets.topic.replication.factor"), 3),
@@ -167,13 +202,27 @@ impl GroupConfigs {
             offsets_retention_ms: number::<i64>(&text("offsets.retention.minutes"), 10_080)
                 .saturating_mul(60_000),
             offsets_retention_check: millis("offsets.retention.check.interval.ms", 600_000),
+            offsets_commit_timeout: millis("offsets.commit.timeout.ms", OFFSETS_COMMIT_TIMEOUT_MS),
             offset_metadata_max: number(&text("offset.metadata.max.bytes"), 4096),
             initial_rebalance_delay: millis("group.initial.rebalance.delay.ms", 3000),
             session_timeout_min: millis("group.min.session.timeout.ms", 6000),
             session_timeout_max: millis("group.max.session.timeout.ms", 1_800_000),
             members_max: number(&text("group.max.size"), i32::MAX as usize),
-            consumer_session_timeout: millis("group.consumer.session.timeout.ms", 45_000),
-            consumer_heartbeat_interval: millis("group.consumer.heartbeat.interval.ms", 5000),
+            groups_max: number(&text("group.coordinator.max.groups"), 10_000),
+            pending_members_max: number(&text("group.coordinator.max.pending.members"), 10_000),
+            consumer_session_timeout: within(
+                "group.consumer.session.timeout.ms",
+                45_000,
+                "group.consumer.min.session.timeout.ms",
+                "group.consumer.max.session.timeout.ms",
+            ),
+            consumer_heartbeat_interval: within(
+                "group.consumer.heartbeat.interval.ms",
+                5000,
+                "group.consumer.min.heartbeat.interval.ms",
+                "group.consumer.max.heartbeat.interval.ms",
+            ),
+            consumer_assignors: assignors,
             consumer_members_max: number(&text("group.consumer.max.size"), i32::MAX as usize),
             consumer_migration: MigrationPolicy::from_name(&text(
                 "group.consumer.migration.policy",
@@ -238,6 +287,40 @@ mod tests {
         assert_eq!(cluster.default_replication_factor, 2);
         assert_eq!(cluster.replica_lag_time_max, Duration::from_secs(30));
         assert!(cluster.auto_create_topics);
+        let groups = cluster.groups;
+        assert_eq!(groups.consumer_session_timeout, Duration::from_secs(45));
+        assert_eq!(groups.consumer_assignors, Assignor::ALL);
+        assert_eq!(groups.offsets_commit_timeout, Duration::from_secs(5));
+        assert_eq!(
+            GroupConfigs::offsets_commit_timeout(&none),
+            groups.offsets_commit_timeout
+        );
+    }
+
+    #[test]
+    fn settings_of_groups_stay_within_their_bounds() {
+        let set = |pairs: &[(&str, &str)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+            let cluster: BTreeMap<String, String> = pairs.collect();
+            let quick = GroupConfigs::offsets_commit_timeout(&cluster);
+            let groups = ClusterConfigs::resolve(&cluster, 3).groups;
+            assert_eq!(groups.offsets_commit_timeout, quick);
+            groups
+        };
+        let raised = set(&[
+            ("group.consumer.session.timeout.ms", "100"),
+            ("group.consumer.min.session.timeout.ms", "200"),
+            ("group.consumer.heartbeat.interval.ms", "7000"),
+            ("group.consumer.max.heartbeat.interval.ms", "6000"),
+            ("offsets.commit.timeout.ms", "9"),
+        ]);
+        assert_eq!(raised.consumer_session_timeout, Duration::from_millis(200));
+        assert_eq!(raised.consumer_heartbeat_interval, Duration::from_secs(6));
+        assert_eq!(raised.offsets_commit_timeout, Duration::from_millis(9));
+        let one = set(&[("group.consumer.assignors", "range")]);
+        assert_eq!(one.consumer_assignors, [Assignor::Range]);
     }
 
     #[test]

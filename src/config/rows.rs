@@ -121,7 +121,7 @@ pub const NODE: &[ConfigKey] = &[
     node(
         "storage.inline.bytes.max",
         Kind::Int,
-        DefaultValue::Fixed("32768"),
+        DefaultValue::Fixed("131072"),
     )
     .unit(Unit::Bytes)
     .between(0, INT_MAX)
@@ -431,6 +431,14 @@ pub const CLUSTER: &[ConfigKey] = &[
         .between(1, LONG_MAX)
         .doc("How often expired offsets are looked for.")
         .enforced(),
+    cluster("offsets.commit.timeout.ms", Kind::Int, "5000")
+        .unit(Unit::Millis)
+        .between(1, INT_MAX)
+        .doc(
+            "How long whoever commits offsets, or asks for anything else of a group that has to be \
+             written, waits before it is told COORDINATOR_NOT_AVAILABLE. The write goes on without it.",
+        )
+        .enforced(),
     cluster("offset.metadata.max.bytes", Kind::Int, "4096")
         .unit(Unit::Bytes)
         .between(0, INT_MAX)
@@ -455,15 +463,69 @@ pub const CLUSTER: &[ConfigKey] = &[
         .between(1, INT_MAX)
         .doc("The most members of one group.")
         .enforced(),
+    cluster("group.coordinator.max.groups", Kind::Int, "10000")
+        .between(1, INT_MAX)
+        .doc(
+            "The most groups of one partition of the consumer groups' internal topic. Beyond it a \
+             group of a new name is told COORDINATOR_LOAD_IN_PROGRESS. A setting of Corduroy's own.",
+        )
+        .enforced(),
+    cluster("group.coordinator.max.pending.members", Kind::Int, "10000")
+        .between(1, INT_MAX)
+        .doc(
+            "The most members of one such partition's groups that have been given an id and have not \
+             joined with it yet. Beyond it a member without id is told COORDINATOR_LOAD_IN_PROGRESS. \
+             A setting of Corduroy's own.",
+        )
+        .enforced(),
     cluster("group.consumer.session.timeout.ms", Kind::Int, "45000")
         .unit(Unit::Millis)
         .between(1, INT_MAX)
         .doc("A member of the consumer protocol that is silent for this long is removed.")
         .enforced(),
+    cluster("group.consumer.min.session.timeout.ms", Kind::Int, "1")
+        .unit(Unit::Millis)
+        .between(1, INT_MAX)
+        .doc(
+            "group.consumer.session.timeout.ms counts as this much where it is less. Kafka's default \
+             is 45000; here a shorter timeout needs no second setting.",
+        )
+        .enforced(),
+    cluster("group.consumer.max.session.timeout.ms", Kind::Int, "2147483647")
+        .unit(Unit::Millis)
+        .between(1, INT_MAX)
+        .doc(
+            "group.consumer.session.timeout.ms counts as this much where it is more. Kafka's default \
+             is 60000.",
+        )
+        .enforced(),
     cluster("group.consumer.heartbeat.interval.ms", Kind::Int, "5000")
         .unit(Unit::Millis)
         .between(1, INT_MAX)
         .doc("How often members of the consumer protocol are told to send heartbeats.")
+        .enforced(),
+    cluster("group.consumer.min.heartbeat.interval.ms", Kind::Int, "1")
+        .unit(Unit::Millis)
+        .between(1, INT_MAX)
+        .doc(
+            "group.consumer.heartbeat.interval.ms counts as this much where it is less. Kafka's \
+             default is 5000.",
+        )
+        .enforced(),
+    cluster("group.consumer.max.heartbeat.interval.ms", Kind::Int, "2147483647")
+        .unit(Unit::Millis)
+        .between(1, INT_MAX)
+        .doc(
+            "group.consumer.heartbeat.interval.ms counts as this much where it is more. Kafka's \
+             default is 15000.",
+        )
+        .enforced(),
+    cluster("group.consumer.assignors", Kind::List, "uniform,range")
+        .allowed(Allowed::SomeOf(&["uniform", "range"]))
+        .doc(
+            "The assignors that members of the consumer protocol may ask for; those that ask for \
+             none have the first one. A member has what held when it joined.",
+        )
         .enforced(),
     cluster("group.consumer.max.size", Kind::Int, "2147483647")
         .between(1, INT_MAX)

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use corduroy_client::Client;
+use corduroy_client::{Client, From};
 use corduroy_env::Env;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
@@ -177,6 +177,11 @@ async fn begin(env: &Env, args: &DemoArgs, root: &Path) -> CliResult<Demo> {
     }
     let traffic = Traffic::start(env, &client, args.rate);
     let started = env.now();
+    first_record(env, &client).await?;
+    print(&format!(
+        "  first record readable {} after the start\n",
+        at(env.now() - begun)
+    ))?;
     Ok(Demo {
         env: env.clone(),
         started,
@@ -232,6 +237,22 @@ async fn settled(env: &Env, client: &Client) -> CliResult {
                 .into());
         }
         env.sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Returns when a consumer has the first record.
+async fn first_record(env: &Env, client: &Client) -> CliResult {
+    let mut reader = client.read(TOPIC).from(From::Earliest).follow();
+    tokio::select! {
+        batch = reader.next() => match batch {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(client_error(&error, "cannot read the demo's topic").into()),
+            None => Err(CliError::failed("the demo's topic has no records").into()),
+        },
+        () = env.sleep(SETTLE_WAIT_MAX) => {
+            let seconds = SETTLE_WAIT_MAX.as_secs();
+            Err(CliError::failed(format!("no record was readable within {seconds} s")).into())
+        }
     }
 }
 

@@ -104,7 +104,11 @@ impl Coordinator {
         let running = self.running(group, |running| DescribedGroup {
             state: running.state().name(),
             protocol_type: running.protocol_type().unwrap_or_default().to_owned(),
-            protocol: running.protocol().unwrap_or_default().to_owned(),
+            protocol: match running.state() {
+                // As Kafka's coordinator: it may be another one in the next generation.
+                ClassicState::Stable => running.protocol().unwrap_or_default().to_owned(),
+                _ => String::new(),
+            },
             members: running
                 .members()
                 .map(|member| DescribedMember {
@@ -156,9 +160,12 @@ impl Coordinator {
         let term = self.serving()?;
         let mut refused = None;
         let written = self.writer.write_alone(term, || {
-            let has_members = self.running(group, |running| !running.is_empty());
-            let decided = if has_members == Some(true) {
+            let running = self.running(group, |group| (!group.is_empty(), group.is_writing()));
+            let decided = if running.is_some_and(|(has_members, _)| has_members) {
                 Err(ErrorCode::NonEmptyGroup)
+            } else if running.is_some_and(|(_, is_writing)| is_writing) {
+                // Its record waits, and would come behind the group's end.
+                Err(ErrorCode::CoordinatorLoadInProgress)
             } else {
                 let machine = self.partition.machine();
                 let state = machine.groups().and_then(|table| table.get(group));

@@ -17,10 +17,6 @@ use tokio::sync::oneshot;
 /// Where an answer goes.
 pub type Reply<T> = oneshot::Sender<T>;
 
-/// How long a caller waits for what has to be written first (Kafka's `offsets.commit.timeout.ms`).
-/// The write goes on without it.
-const ANSWER_WAIT: Duration = Duration::from_secs(5);
-
 /// One call.
 pub enum GroupCall {
     /// JoinGroup.
@@ -127,10 +123,12 @@ pub enum GroupCall {
 
 impl GroupCall {
     /// How long its caller waits for the answer; `None`: as long as the group's members take.
-    pub fn answer_wait(&self) -> Option<Duration> {
+    /// `write_wait`: how long for what has to be written first (`offsets.commit.timeout.ms`). The
+    /// write goes on without the caller.
+    pub fn answer_wait(&self, write_wait: Duration) -> Option<Duration> {
         match self {
             GroupCall::Join { .. } | GroupCall::Sync { .. } => None,
-            _ => Some(ANSWER_WAIT),
+            _ => Some(write_wait),
         }
     }
 }
@@ -210,7 +208,7 @@ pub struct DescribedGroup {
     pub state: &'static str,
     /// Protocol type.
     pub protocol_type: String,
-    /// The chosen protocol, if there are members.
+    /// The chosen protocol; empty unless the group is Stable.
     pub protocol: String,
     /// The members.
     pub members: Vec<DescribedMember>,
@@ -227,7 +225,7 @@ pub struct DescribedMember {
     pub client_id: String,
     /// The client's address.
     pub client_host: String,
-    /// Metadata for the chosen protocol.
+    /// Metadata for the chosen protocol; empty unless the group is Stable.
     pub metadata: Bytes,
     /// Its assignment.
     pub assignment: Bytes,

@@ -122,6 +122,11 @@ impl ConsumerGroups {
         deciding.is_some_and(|records| records.iter().any(|record| changes(record, member)))
     }
 
+    /// How many groups run.
+    pub(super) fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }

@@ -20,8 +20,9 @@ use tracing::info;
 use crate::config::GroupConfigs;
 
 use super::call::Reply;
+use super::classic::classic_limits;
 use super::consumer::{Decided, Then};
-use super::coordinator::{Coordinator, classic_limits};
+use super::coordinator::Coordinator;
 use super::topics::ImageTopics;
 
 /// What LeaveGroup answers.
@@ -352,5 +353,6 @@ fn consumer_limits(configs: &GroupConfigs) -> ConsumerLimits {
         session_timeout: configs.consumer_session_timeout,
         heartbeat_interval: configs.consumer_heartbeat_interval,
         members_max: configs.consumer_members_max,
+        assignors: configs.consumer_assignors.clone(),
     }
 }

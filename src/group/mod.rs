@@ -3,10 +3,12 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `coordinator` | one coordinator per replica: whether it may act, the classic groups, their timers |
+//! | `coordinator` | one coordinator per replica: whether it may act, its clocks and settings |
+//! | `classic` | the classic groups that run, who waits in them, their timers |
 //! | `consumer` | the groups of the consumer protocol (KIP-848) |
 //! | `migration` | classic members of those, and groups that change their protocol |
-//! | `offsets` | commits, fetches, deletion and expiry of offsets |
+//! | `offsets` | commits, fetches and deletion of offsets |
+//! | `expiry` | offsets that go by themselves |
 //! | `admin` | list, describe, delete |
 //! | `topics` | the cluster's topics as assignors see them, and those that have gone |
 //! | `writer` | records into batches, in one order, a few batches under way |
@@ -19,8 +21,10 @@
 
 mod admin;
 mod call;
+mod classic;
 mod consumer;
 mod coordinator;
+mod expiry;
 mod migration;
 mod offsets;
 mod refresh;
@@ -35,3 +39,8 @@ pub use coordinator::Coordinator;
 
 /// The internal topic that holds groups and committed offsets.
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
+
+/// Whether a topic is the cluster's own. Any other name may begin with `__` too.
+pub fn is_internal(topic: &str) -> bool {
+    topic == CONSUMER_OFFSETS
+}

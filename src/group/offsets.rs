@@ -1,20 +1,22 @@
-//! Committed offsets: commits, fetches, deletion, expiry.
+//! Committed offsets: commits, fetches, deletion.
 
 use std::rc::Rc;
 
-use corduroy_group::classic::ClassicState;
-use corduroy_group::commits::{
-    Retention, Subscribed, delete_offsets, expired, judge_metadata, judge_simple,
-};
+use corduroy_env::planted::{self, Bug};
+use corduroy_group::commits::{delete_offsets, judge_metadata, judge_simple};
 use corduroy_group::consumer::{check_commit, check_fetch};
 use corduroy_group::records::{GroupRecord, OffsetValue};
 use corduroy_group::table::GroupKind;
 use corduroy_protocol::ErrorCode;
 use corduroy_record::TopicPartition;
-use tracing::{info, warn};
 
 use super::call::{CommitRequest, CommittedOffset, FetchOffsetsRequest, Reply};
 use super::coordinator::{Coordinator, Moment};
+use super::expiry::Joining;
+
+/// First version of OffsetCommit for members of the consumer protocol: what stands in the place of
+/// their epoch before is a generation.
+const MEMBER_EPOCH_SINCE: i16 = 9;
 
 impl Coordinator {
     pub(super) fn commit(
@@ -63,6 +65,10 @@ impl Coordinator {
         }
         let written = self.writer.write(term, &records);
         self.env.spawn_local(async move {
+            if planted::is(Bug::CommitBeforeWrite) {
+                let _gone = reply.send(answers);
+                return;
+            }
             if let Err(code) = written.await {
                 for answer in answers.iter_mut().filter(|a| **a == ErrorCode::None) {
                     *answer = code;
@@ -79,6 +85,9 @@ impl Coordinator {
         group: &str,
         request: &CommitRequest,
     ) -> Result<(), ErrorCode> {
+        if planted::is(Bug::OldGenerationCommits) {
+            return Ok(());
+        }
         let is_outside = request.identity.generation < 0;
         if is_outside && self.consumers.is_deciding(group) {
             // Its first member may be joining: from then on nobody outside commits.
@@ -96,7 +105,13 @@ impl Coordinator {
                     // What it will be when the commit has its place is not known yet.
                     return Err(ErrorCode::CoordinatorLoadInProgress);
                 }
-                check_commit(consumer, &identity.member_id, identity.generation)
+                let member = consumer.members().get(&identity.member_id);
+                let speaks_epochs = member.is_some_and(|member| member.value.classic.is_none());
+                if speaks_epochs && request.api_version < MEMBER_EPOCH_SINCE {
+                    Err(ErrorCode::UnsupportedVersion.into())
+                } else {
+                    check_commit(consumer, &identity.member_id, identity.generation)
+                }
             }
             // Members that do not run: their group is just becoming one of the consumer protocol.
             Some(GroupKind::Classic(value))
@@ -106,6 +121,9 @@ impl Coordinator {
             }
             _ => judge_simple(state, &request.identity, request.api_version),
         };
+        if judged.is_ok() && !self.has_room(group) {
+            return Err(self.too_many_groups().code);
+        }
         judged.map_err(|error| error.code)
     }
 
@@ -128,11 +146,13 @@ impl Coordinator {
         group: &str,
         request: FetchOffsetsRequest,
     ) -> Result<Vec<CommittedOffset>, ErrorCode> {
-        self.serving()?;
-        if self.partition.replica().read_barrier().await.is_err() {
-            return Err(ErrorCode::NotCoordinator);
+        if !planted::is(Bug::StalePositions) {
+            self.serving()?;
+            if self.partition.replica().read_barrier().await.is_err() {
+                return Err(ErrorCode::NotCoordinator);
+            }
+            self.serving()?;
         }
-        self.serving()?;
         let machine = self.partition.machine();
         let state = machine.groups().and_then(|table| table.get(group));
         if let (Some((member, epoch)), Some(state)) = (&request.member, state)
@@ -180,145 +200,26 @@ impl Coordinator {
         // The last member may have left just now.
         self.writer.settled().await;
         let term = self.serving()?;
-        let subscribed = self.subscribed(group, Joining::KnowBefore);
-        let deleted = {
+        let mut decided = Err(ErrorCode::NotCoordinator);
+        let written = self.writer.write_alone(term, || {
+            let subscribed = self.subscribed(group, Joining::KnowBefore);
             let machine = self.partition.machine();
             let state = machine.groups().and_then(|table| table.get(group));
-            delete_offsets(group, state, &subscribed, partitions).map_err(|error| error.code)?
-        };
-        self.writer.write(term, &deleted.records).await?;
-        let codes = deleted.results.into_iter();
+            match delete_offsets(group, state, &subscribed, partitions) {
+                Ok(deleted) => {
+                    decided = Ok(deleted.results);
+                    deleted.records
+                }
+                Err(error) => {
+                    decided = Err(error.code);
+                    Vec::new()
+                }
+            }
+        });
+        written.await?;
+        let codes = decided?.into_iter();
         Ok(codes
             .map(|result| result.err().unwrap_or(ErrorCode::None))
             .collect())
     }
-
-    /// [`Coordinator::expire`], as often as `offsets.retention.check.interval.ms` says.
-    pub fn check_expiry(self: &Rc<Self>) {
-        let now = self.moment().now;
-        if now >= self.expiry_looked_at() + self.configs().offsets_retention_check {
-            self.look_at_expiry(now);
-            self.expire();
-        }
-    }
-
-    /// Forgets offsets that are older than `offsets.retention.minutes` by Kafka's rules, and groups
-    /// of which nothing is left. The decision is replicated like everything else.
-    fn expire(self: &Rc<Self>) {
-        let Ok(term) = self.serving() else { return };
-        let retention = Retention {
-            now_ms: self.moment().now_ms,
-            retention_ms: self.configs().offsets_retention_ms,
-        };
-        let names: Vec<String> = {
-            let machine = self.partition.machine();
-            let groups = machine
-                .groups()
-                .into_iter()
-                .flat_map(|table| table.groups());
-            groups.map(|(name, _)| name.to_owned()).collect()
-        };
-        for name in names {
-            let subscribed = self.subscribed(&name, Joining::KnowNothing);
-            let records = {
-                let machine = self.partition.machine();
-                let state = machine.groups().and_then(|table| table.get(&name));
-                state.map(|state| expired(&name, state, &subscribed, retention))
-            };
-            let Some(records) = records.filter(|records| !records.is_empty()) else {
-                continue;
-            };
-            info!(group = name, records = records.len(), "offsets expire");
-            let written = self.writer.write(term, &records);
-            self.env.spawn_local(async move {
-                if let Err(code) = written.await {
-                    warn!(
-                        group = name,
-                        code = code.name(),
-                        "offsets could not be expired yet"
-                    );
-                }
-            });
-        }
-    }
-
-    /// Forgets the offsets of deleted topics, as Kafka does: a topic that gets the same name later
-    /// shares nothing with its ancestor.
-    pub(super) fn forget_gone_topics(self: &Rc<Self>) {
-        let gone = self.gone_topics.take();
-        let Ok(term) = self.serving() else { return };
-        if gone.is_empty() {
-            return;
-        }
-        let records: Vec<GroupRecord> = {
-            let machine = self.partition.machine();
-            let groups = machine
-                .groups()
-                .into_iter()
-                .flat_map(|table| table.groups());
-            let offsets = groups.flat_map(|(name, state)| {
-                let offsets = state.offsets.iter();
-                offsets.map(move |(partition, value)| (name, partition, value))
-            });
-            let of_the_dead = offsets.filter(|(_, partition, value)| {
-                gone.iter().any(|(topic, seen_ms)| {
-                    partition.topic == *topic && value.commit_timestamp_ms <= *seen_ms
-                })
-            });
-            of_the_dead
-                .map(|(name, partition, _)| GroupRecord::Offset {
-                    group: name.to_owned(),
-                    partition: partition.clone(),
-                    value: None,
-                })
-                .collect()
-        };
-        if records.is_empty() {
-            return;
-        }
-        info!(
-            offsets = records.len(),
-            "offsets of deleted topics are forgotten"
-        );
-        let written = self.writer.write(term, &records);
-        self.env.spawn_local(async move {
-            if let Err(code) = written.await {
-                warn!(code = code.name(), "offsets of deleted topics stay for now");
-            }
-        });
-    }
-
-    /// What the running members of a group subscribe to.
-    pub(super) fn subscribed(&self, name: &str, joining: Joining) -> Subscribed {
-        let subscribed = self.running(name, |group| {
-            if group.is_empty() {
-                return Subscribed::Nothing;
-            }
-            let between = joining == Joining::KnowNothing && group.state() != ClassicState::Stable;
-            match group.subscribed_topics().filter(|_| !between) {
-                Some(topics) => Subscribed::Topics(topics),
-                None => Subscribed::Everything,
-            }
-        });
-        subscribed.unwrap_or_else(|| {
-            let machine = self.partition.machine();
-            let state = machine.groups().and_then(|table| table.get(name));
-            match state.map(|state| &state.kind) {
-                // Members that do not run: their group is just changing its protocol.
-                Some(GroupKind::Classic(value)) if !value.members.is_empty() => {
-                    Subscribed::Everything
-                }
-                _ => Subscribed::Nothing,
-            }
-        })
-    }
-}
-
-/// What is known of members that join again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Joining {
-    /// What they subscribed to before.
-    KnowBefore,
-    /// Nothing yet.
-    KnowNothing,
 }

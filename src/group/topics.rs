@@ -8,6 +8,8 @@ use corduroy_record::TopicId;
 
 use crate::controller::MetadataImage;
 
+use super::is_internal;
+
 /// One version of the cluster's topics.
 pub(super) struct ImageTopics(pub(super) Arc<MetadataImage>);
 
@@ -26,7 +28,7 @@ impl Topics for ImageTopics {
 
     fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         let names = self.0.topics.keys().map(String::as_str);
-        Box::new(names.filter(|name| !name.starts_with("__")))
+        Box::new(names.filter(|name| !is_internal(name)))
     }
 
     fn version(&self) -> i64 {
@@ -66,6 +68,11 @@ impl GoneTopics {
         gone.topics
             .retain(|(_, seen_ms)| now_ms.saturating_sub(*seen_ms) < GONE_KEPT_MS);
         gone.topics.extend(ended);
+    }
+
+    /// What was taken and could not be acted upon comes with the next call again.
+    pub(super) fn put_back(&self, gone: Vec<(String, i64)>) {
+        self.0.borrow_mut().topics.extend(gone);
     }
 
     /// What has gone since the last call. Only offsets that were committed before a topic's end was

@@ -2,7 +2,7 @@
 //! they were decided, many in one batch, a few batches under way.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -27,6 +27,7 @@ const WAITING_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub(super) type Written = Result<(), ErrorCode>;
 
 struct Waiting {
+    group: String,
     records: Vec<(Bytes, Option<Bytes>)>,
     bytes: usize,
     term: Term,
@@ -83,7 +84,8 @@ impl Writer {
     }
 
     /// Waits until nothing is under way, then runs `decide` on what is applied and writes its
-    /// records before anything that waits.
+    /// records before anything that waits. What waits was decided already, without them, and comes
+    /// behind them: `decide` has to be right about that.
     pub(super) async fn write_alone(
         self: &Rc<Self>,
         term: Term,
@@ -100,6 +102,16 @@ impl Writer {
             Ok(done) => done.await.unwrap_or(Err(ErrorCode::NotCoordinator)),
             Err(code) => Err(code),
         }
+    }
+
+    /// The groups of which records wait. (What [`Writer::write_alone`] writes is of many groups, and
+    /// does not wait: nothing is under way then.)
+    pub(super) fn waiting_groups(&self) -> HashSet<String> {
+        let waiting = self.waiting.borrow();
+        waiting
+            .iter()
+            .map(|waiting| waiting.group.clone())
+            .collect()
     }
 
     /// Whether nothing waits and nothing is under way.
@@ -141,6 +153,10 @@ impl Writer {
             // A name that came from a client and that no record can hold.
             return Err(ErrorCode::InvalidRequest);
         }
+        let Some(group) = records.first().map(|record| record.group().to_owned()) else {
+            let _here = done.send(Ok(()));
+            return Ok(written);
+        };
         let records: Vec<(Bytes, Option<Bytes>)> = records
             .iter()
             .map(|record| (record.encode_key(), record.encode_value()))
@@ -149,10 +165,6 @@ impl Writer {
             .iter()
             .map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len))
             .sum();
-        if records.is_empty() {
-            let _here = done.send(Ok(()));
-            return Ok(written);
-        }
         let total = self.waiting_bytes.get() + bytes;
         if total > WAITING_BYTES_MAX && self.waiting_bytes.get() > 0 {
             return Err(ErrorCode::CoordinatorLoadInProgress);
@@ -160,6 +172,7 @@ impl Writer {
         self.waiting_bytes.set(total);
         self.taken.set(self.taken.get() + 1);
         let waiting = Waiting {
+            group,
             records,
             bytes,
             term,

@@ -108,8 +108,16 @@ pub async fn start(context: &KafkaContext, frame: Bytes) -> io::Result<(i16, Rep
             let response = groups::offset_commit(&ctx, &header, request).await;
             encoded(&header, &Response::OffsetCommit(response))
         }),
+        Request::OffsetCommitById(request) => Box::pin(async move {
+            let response = groups::offset_commit_by_id(&ctx, &header, request).await;
+            encoded(&header, &Response::OffsetCommit(response))
+        }),
         Request::OffsetFetch(request) => Box::pin(async move {
             let response = groups::offset_fetch(&ctx, &header, request).await;
+            encoded(&header, &Response::OffsetFetch(response))
+        }),
+        Request::OffsetFetchById(request) => Box::pin(async move {
+            let response = groups::offset_fetch_by_id(&ctx, &header, request).await;
             encoded(&header, &Response::OffsetFetch(response))
         }),
         Request::OffsetDelete(request) => Box::pin(async move {

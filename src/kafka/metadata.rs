@@ -15,7 +15,7 @@ use corduroy_record::{GroupId, NodeId, TopicId};
 use uuid::Uuid;
 
 use crate::controller::{MetadataImage, NewTopic, NodeInfo, TopicInfo};
-use crate::group::CONSUMER_OFFSETS;
+use crate::group::{CONSUMER_OFFSETS, is_internal};
 
 use super::context::KafkaContext;
 use super::groups::offsets_topic;
@@ -239,7 +239,7 @@ fn topic_of(ctx: &KafkaContext, image: &MetadataImage, topic: &TopicInfo) -> Met
     MetadataResponseTopic::default()
         .with_name(Some(TopicName(StrBytes::from_string(topic.name.clone()))))
         .with_topic_id(topic.id.uuid())
-        .with_is_internal(topic.name.starts_with("__"))
+        .with_is_internal(is_internal(&topic.name))
         .with_partitions(partitions)
         .with_topic_authorized_operations(OPERATIONS_NOT_ASKED)
 }

@@ -23,10 +23,10 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::acceptor::{PeerTargets, TurnedAway, accept_clients, accept_peers};
-use super::leaders;
 use super::status::NodeStatusSource;
-use super::thread::{run_local, serve_shard};
-use super::{ISOLATED_AFTER, SERVICE_CONTROLLER, SERVICE_NODE, StartError, Started};
+use super::thread::{run_local, serve_shard, shard_span};
+use super::{ISOLATED_AFTER, SERVICE_CONTROLLER, SERVICE_MARKS, SERVICE_NODE, StartError, Started};
+use super::{leaders, room};
 use crate::admin::{self, AdminServer};
 use crate::config::NodeConfig;
 use crate::controller::{
@@ -40,6 +40,8 @@ use crate::shard::{Shard, ShardHandle, ShardMessage, ShardParts, shard_of};
 
 /// How often shard 0 looks whether the node is isolated.
 const ISOLATION_LOOK: Duration = Duration::from_millis(250);
+// DESIGN 5.5: an isolated node names itself for no longer than three seconds.
+const _: () = assert!(ISOLATED_AFTER.as_millis() + ISOLATION_LOOK.as_millis() < 3_000);
 
 /// Answers a call from another node.
 pub type CallAnswer = Rc<dyn Fn(Bytes) -> Pin<Box<dyn Future<Output = Bytes>>>>;
@@ -125,6 +127,8 @@ pub async fn boot(
     let identity = find_place(&env, &config, &file, &addresses, &targets).await?;
     let node = identity.node;
     status.set_node(node);
+    // Shard 0's thread began before anybody knew.
+    tracing::Span::current().record("node", node.get());
     info!(%node, "this node has its place");
 
     let cluster = ClusterTag::unknown();
@@ -430,7 +434,13 @@ fn call_hook(calls: CallSlots) -> CallHook {
                 (Some(&SERVICE_CONTROLLER), Some(controller), _) => {
                     controller.on_call(from, request).await
                 }
-                (Some(&SERVICE_NODE), _, Some(shard)) if from.get() >= 0 => leaders::answer(&shard),
+                (Some(&SERVICE_MARKS), _, Some(shard)) if from.get() >= 0 => {
+                    shard.answer_marks(request).await
+                }
+                (Some(&SERVICE_NODE), _, Some(shard)) if from.get() >= 0 => match &request[1..] {
+                    room::QUESTION => room::answer(&shard).await,
+                    _ => leaders::answer(&shard),
+                },
                 // Not ready, or not for us: an empty answer is "no answer" to every caller.
                 _ => Bytes::new(),
             }
@@ -477,7 +487,8 @@ async fn start_other_shards(
             .env
             .clone()
             .spawn_thread(&format!("shard-{index}"), move || {
-                let result = run_local(async move {
+                let span = shard_span(Some(common.node), index);
+                let result = run_local(&span, async move {
                     match build_shard(&common, index, &CallSlots::default()) {
                         Ok((shard, store)) => {
                             if report.send(Ok(())).is_ok() {

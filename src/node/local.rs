@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corduroy_env::Env;
 use corduroy_group::table::GroupTable;
@@ -100,6 +101,20 @@ impl LocalNode {
         down
     }
 
+    /// Removes a node from the cluster for good, through this one, as `corduroy cluster
+    /// decommission` does.
+    ///
+    /// # Errors
+    /// Why it was refused, or that nobody answered in time: then it may have been removed, or may
+    /// still be.
+    pub async fn remove_node(&self, node: NodeId, timeout: Duration) -> Result<(), String> {
+        let shard = self.first().ok_or("this node has not booted")?;
+        let controller = shard.controller().clone();
+        drop(shard);
+        let removed = controller.remove_node(node, timeout).await;
+        removed.map_err(|error| error.to_string())
+    }
+
     /// What the node's replicas and peer connections counted, shard by shard.
     pub fn raft_metrics(&self) -> Vec<RaftMetrics> {
         let shards = self.shards.all();
@@ -131,6 +146,12 @@ impl LocalServing {
     /// Shard 0's task; it ends after a stop, or in a panic.
     pub fn serving(&mut self) -> &mut JoinHandle<()> {
         &mut self.booted.serving
+    }
+
+    /// Why the cluster has parted with this node, told once: it was removed, serves nothing any
+    /// more and is to be stopped.
+    pub fn parted(&mut self) -> Option<String> {
+        self.booted.started.parted.try_recv().ok()
     }
 
     /// Stops as on SIGTERM: leaderships move away, everything is flushed, clean marks are set.

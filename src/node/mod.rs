@@ -10,6 +10,7 @@ mod error;
 mod leaders;
 mod local;
 mod lock;
+pub mod room;
 mod status;
 mod thread;
 
@@ -36,8 +37,10 @@ pub use local::{LocalNode, LocalServing};
 pub const SERVICE_CONTROLLER: u8 = 1;
 /// First byte of application calls and casts between nodes: leadership news.
 pub const SERVICE_NODE: u8 = 2;
+/// First byte of application calls between nodes: high watermarks of partitions.
+pub const SERVICE_MARKS: u8 = 3;
 /// A node that has heard of no majority for this long stops naming itself in Metadata.
-pub const ISOLATED_AFTER: Duration = Duration::from_secs(3);
+pub const ISOLATED_AFTER: Duration = Duration::from_millis(2500);
 /// How long moving leaderships away may hold up a stop.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 

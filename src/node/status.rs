@@ -1,6 +1,6 @@
 //! What the admin port shows and does: asks the shards, adds up.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -113,7 +113,15 @@ impl NodeStatusSource {
         status.is_serving = !status.is_stopping;
         fill_shards(&mut status, &shards);
         if let Some(view) = view {
+            let far = far_partitions(&view.image, &shards);
+            let marks = match first {
+                Some(first) if !far.is_empty() => {
+                    ask(first, |reply| ShardMessage::Marks(far, reply)).await
+                }
+                _ => None,
+            };
             fill_cluster(&mut status, serving.node, &view, &shards);
+            fill_groups(&mut status, &view.image, &shards, marks.unwrap_or_default());
         }
         status
     }
@@ -249,6 +257,7 @@ fn fill_shards(status: &mut NodeStatus, shards: &[ShardStatus]) {
         raft.leaders += shard.raft.leaders as u64;
         raft.hibernating += shard.raft.asleep as u64;
         raft.leadership_changes += shard.leadership_changes;
+        raft.possible_losses += shard.raft.possible_losses;
         raft.heartbeats += shard.raft.beat_frames;
         let commit_bounds = corduroy_raft::COMMIT_BUCKET_MICROS.map(|m| m as f64 / 1e6);
         raft.commit_seconds.merge(&Histogram::from_buckets(
@@ -275,7 +284,7 @@ fn fill_shards(status: &mut NodeStatus, shards: &[ShardStatus]) {
         storage.disk_free_bytes = storage.disk_free_bytes.max(shard.storage.free_bytes);
         storage.is_disk_low |= shard.storage.disk_level >= DiskLevel::Low;
         storage.is_disk_full |= shard.storage.disk_level >= DiskLevel::Critical;
-        storage.corruptions += shard.partitions.iter().filter(|p| p.is_damaged).count() as u64;
+        storage.corruptions += shard.corruptions;
         if let Some(failure) = &shard.disk_failure {
             status.disk_failure.get_or_insert_with(|| failure.clone());
         }
@@ -315,28 +324,76 @@ fn add_kafka(kafka: &mut KafkaStatus, values: &CounterValues) {
     }
 }
 
-/// Records behind committed offsets, where the partition has a replica on this node.
+/// The partition of a committed offset, if its topic is still there.
+fn group_of(image: &MetadataImage, partition: &TopicPartition) -> Option<GroupId> {
+    let topic = image.topics.get(&partition.topic)?;
+    topic.partition(partition.partition)?;
+    Some(GroupId {
+        topic: topic.id,
+        partition: partition.partition,
+    })
+}
+
+/// The partitions of committed offsets that have no replica on this node.
+fn far_partitions(image: &MetadataImage, shards: &[ShardStatus]) -> Vec<GroupId> {
+    let statuses = shards.iter().flat_map(|shard| &shard.partitions);
+    let local: HashSet<GroupId> = statuses.map(|status| status.group).collect();
+    let groups = shards.iter().flat_map(|shard| &shard.groups);
+    let offsets = groups.flat_map(|group| &group.offsets);
+    let far: HashSet<GroupId> = offsets
+        .filter_map(|(partition, _)| group_of(image, partition))
+        .filter(|group| !local.contains(group))
+        .collect();
+    far.into_iter().collect()
+}
+
+/// Records behind a group's committed offsets by topic, and how many partitions are not in it
+/// because nobody says how far they are.
 fn lag_by_topic(
     image: &MetadataImage,
-    local: &HashMap<GroupId, &PartitionStatus>,
+    marks: &HashMap<GroupId, Offset>,
     offsets: &[(TopicPartition, Offset)],
-) -> BTreeMap<String, u64> {
+) -> (BTreeMap<String, u64>, u64) {
     let mut lags = BTreeMap::new();
+    let mut unknown = 0;
     for (partition, offset) in offsets {
-        let Some(topic) = image.topics.get(&partition.topic) else {
+        let Some(group) = group_of(image, partition) else {
             continue;
         };
-        let group = GroupId {
-            topic: topic.id,
-            partition: partition.partition,
-        };
-        let Some(replica) = local.get(&group) else {
+        let Some(mark) = marks.get(&group) else {
+            unknown += 1;
             continue;
         };
-        let behind = replica.watermarks.high_watermark.get() - offset.get();
+        let behind = mark.get() - offset.get();
         *lags.entry(partition.topic.clone()).or_default() += u64::try_from(behind).unwrap_or(0);
     }
-    lags
+    (lags, unknown)
+}
+
+/// The groups that this node coordinates. `marks`: high watermarks of partitions without a replica
+/// here.
+fn fill_groups(
+    status: &mut NodeStatus,
+    image: &MetadataImage,
+    shards: &[ShardStatus],
+    mut marks: HashMap<GroupId, Offset>,
+) {
+    let partitions = shards.iter().flat_map(|shard| &shard.partitions);
+    marks.extend(partitions.map(|p| (p.group, p.watermarks.high_watermark)));
+    status.group_rebalances = shards.iter().map(|shard| shard.group_rebalances).sum();
+    status.groups = shards
+        .iter()
+        .flat_map(|shard| &shard.groups)
+        .map(|group| {
+            let (lag, lag_unknown) = lag_by_topic(image, &marks, &group.offsets);
+            GroupView {
+                group: group.group.clone(),
+                members: group.members as u64,
+                lag,
+                lag_unknown,
+            }
+        })
+        .collect();
 }
 
 fn fill_cluster(status: &mut NodeStatus, own: NodeId, view: &ClusterView, shards: &[ShardStatus]) {
@@ -391,16 +448,6 @@ fn fill_cluster(status: &mut NodeStatus, own: NodeId, view: &ClusterView, shards
         }
     }
     status.partitions = partitions;
-    status.group_rebalances = shards.iter().map(|shard| shard.group_rebalances).sum();
-    status.groups = shards
-        .iter()
-        .flat_map(|shard| &shard.groups)
-        .map(|group| GroupView {
-            group: group.group.clone(),
-            members: group.members as u64,
-            lag: lag_by_topic(image, &local, &group.offsets),
-        })
-        .collect();
     let broken = shards.iter().flat_map(|shard| &shard.broken);
     status.broken = broken
         .filter_map(|(group, reason)| {

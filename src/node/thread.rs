@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use corduroy_env::Env;
+use corduroy_record::NodeId;
 use corduroy_storage::{RealDisk, Store};
 use tokio::sync::mpsc::Receiver;
-use tracing::{error, info};
+use tracing::field::Empty;
+use tracing::{Span, error, info};
 
 use super::boot::{self, LocalShards};
 use super::lock::DirectoryLock;
@@ -16,9 +18,21 @@ use super::{StartError, Started};
 use crate::config::NodeConfig;
 use crate::shard::{Shard, ShardMessage};
 
-/// Runs a future on this thread with a runtime and a `LocalSet` of its own; everything that it
-/// spawned ends with it.
-pub fn run_local<F: Future>(future: F) -> Result<F::Output, std::io::Error> {
+/// What every log line of a shard's thread carries. Entered once, by the thread: its tasks need no
+/// span of their own for this, and a request pays nothing.
+pub fn shard_span(node: Option<NodeId>, shard: u16) -> Span {
+    // At error level, so that a filter that drops lines takes nothing from those that are left.
+    let span = tracing::error_span!(parent: None, "shard", node = Empty, shard);
+    if let Some(node) = node {
+        span.record("node", node.get());
+    }
+    span
+}
+
+/// Runs a future on this thread, in `span`, with a runtime and a `LocalSet` of its own; everything
+/// that it spawned ends with it.
+pub fn run_local<F: Future>(span: &Span, future: F) -> Result<F::Output, std::io::Error> {
+    let _entered = span.enter();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -38,7 +52,9 @@ pub fn run_shard_zero(
     lock: DirectoryLock,
     report: Sender<Result<Started, StartError>>,
 ) {
-    let result = run_local(async move {
+    // Which node this is, it finds out on the way.
+    let span = shard_span(None, 0);
+    let result = run_local(&span, async move {
         match boot::boot(env, config, Arc::new(RealDisk), LocalShards::default()).await {
             Ok(booted) => {
                 let boot::Booted { serving, started } = booted;
@@ -63,14 +79,13 @@ pub fn run_shard_zero(
 
 /// Serves one shard until it is told to stop, then closes what it owns.
 pub async fn serve_shard(shard: Rc<Shard>, store: Store, mailbox: Receiver<ShardMessage>) {
-    let index = shard.index();
     let graceful = shard.clone().run(mailbox).await;
     if graceful {
         shard.close().await;
         match store.close().await {
-            Ok(()) => info!(shard = index, "the shard's storage is closed cleanly"),
+            Ok(()) => info!("the shard's storage is closed cleanly"),
             Err(error) => {
-                error!(shard = index, %error, "the shard's storage did not close cleanly")
+                error!(%error, "the shard's storage did not close cleanly")
             }
         }
     }

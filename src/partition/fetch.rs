@@ -115,7 +115,7 @@ impl Partition {
                 .read_offsets(spec.from, upto, bytes_max)
                 .await
                 .map_err(|error| {
-                    warn!(partition = %self.name, %error, "a read from the log failed");
+                    warn!(parent: &self.span(), %error, "a read from the log failed");
                     PartitionError::new(ErrorCode::KafkaStorageError, error.to_string())
                 })?,
         };

@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use corduroy_group::table::GroupTable;
-use corduroy_raft::{ReplicaEvent, StateMachine};
-use corduroy_record::{Batch, LogIndex, Offset};
+use corduroy_raft::{ReplicaEvent, StateMachine, partition_span};
+use corduroy_record::{Batch, LeaderEpoch, LogIndex, Offset, TopicPartition};
 use corduroy_storage::{AppliedBody, AppliedEntry};
 use tokio::sync::Notify;
-use tracing::{error, warn};
+use tracing::{Span, error, warn};
 
 use super::producers::ProducerTable;
 
@@ -90,12 +90,27 @@ impl Changes {
     }
 }
 
+/// What lines about the machine carry.
+struct Scene {
+    name: TopicPartition,
+    /// Of the last applied entry.
+    epoch: LeaderEpoch,
+}
+
+impl Scene {
+    fn span(&self) -> Span {
+        let TopicPartition { topic, partition } = &self.name;
+        partition_span(&Span::current(), topic, *partition, self.epoch)
+    }
+}
+
 /// The applied state of one partition on this replica.
 ///
 /// Law: `log_start <= applied_end <= high_watermark`, and the high watermark only grows while the
 /// process lives. The others fall when the replica's instance is rebuilt in this process: it
 /// applies again what lies behind its checkpoint.
 pub struct PartitionMachine {
+    scene: Scene,
     producers: ProducerTable,
     applied: LogIndex,
     /// End of what this instance has applied; the tables are as of it.
@@ -110,10 +125,19 @@ pub struct PartitionMachine {
 }
 
 impl PartitionMachine {
-    /// An empty machine. `role_changed` is notified on every event of the replica. One that
+    /// An empty machine of the partition `name`. `role_changed` is notified on every event of the replica. One that
     /// `holds_groups` reads its records as those of `__consumer_offsets`.
-    pub fn new(changes: Changes, role_changed: Rc<Notify>, holds_groups: bool) -> Self {
+    pub fn new(
+        name: TopicPartition,
+        changes: Changes,
+        role_changed: Rc<Notify>,
+        holds_groups: bool,
+    ) -> Self {
         Self {
+            scene: Scene {
+                name,
+                epoch: LeaderEpoch::NONE,
+            },
             groups: holds_groups.then(GroupTable::new),
             producers: ProducerTable::default(),
             applied: LogIndex::new(0),
@@ -168,10 +192,11 @@ impl PartitionMachine {
         let Some(groups) = &mut self.groups else {
             return;
         };
+        let scene = &self.scene;
         let records = match batch.records(GROUP_RECORDS_BYTES_MAX) {
             Ok(records) => records,
             Err(error) => {
-                warn!(%error, "a batch of group records cannot be read; passed over");
+                warn!(parent: &scene.span(), %error, "a batch of group records cannot be read; passed over");
                 return;
             }
         };
@@ -179,14 +204,14 @@ impl PartitionMachine {
             let record = match record {
                 Ok(record) => record,
                 Err(error) => {
-                    warn!(%error, "a batch of group records ends in garbage; passed over");
+                    warn!(parent: &scene.span(), %error, "a batch of group records ends in garbage; passed over");
                     return;
                 }
             };
             let Some(key) = &record.key else { continue };
             if let Err(error) = groups.apply(key, record.value.as_deref()) {
                 let offset = record.offset;
-                warn!(%offset, %error, "a group record cannot be read; passed over");
+                warn!(parent: &scene.span(), %offset, %error, "a group record cannot be read; passed over");
             }
         }
     }
@@ -204,7 +229,10 @@ impl PartitionMachine {
             Ok(PartitionCommand::ExpireProducers { horizon_ms }) => {
                 self.producers.expire(horizon_ms);
             }
-            Err(error) => error!(%error, "an internal entry of the log cannot be read; skipped"),
+            Err(error) => error!(
+                parent: &self.scene.span(), %error,
+                "an internal entry of the log cannot be read; skipped"
+            ),
         }
     }
 }
@@ -214,9 +242,14 @@ impl StateMachine for PartitionMachine {
         self.groups.is_some()
     }
 
+    fn topic(&self) -> Option<String> {
+        Some(self.scene.name.topic.clone())
+    }
+
     fn apply(&mut self, entries: &[AppliedEntry]) {
         for entry in entries {
             let head = &entry.head;
+            self.scene.epoch = LeaderEpoch::from_term(head.term);
             match &entry.body {
                 AppliedBody::Batch(header) => {
                     assert!(
@@ -261,7 +294,7 @@ impl StateMachine for PartitionMachine {
             Ok(bytes) => Bytes::from(bytes.into_vec()),
             Err(error) => {
                 // Serialising plain maps of numbers into memory has no failing path of its own.
-                error!(%error, "the partition's tables cannot be encoded");
+                error!(parent: &self.scene.span(), %error, "the partition's tables cannot be encoded");
                 Bytes::new()
             }
         }

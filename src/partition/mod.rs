@@ -23,6 +23,7 @@ use corduroy_protocol::ErrorCode;
 use corduroy_raft::{Replica, ReplicaView, Role};
 use corduroy_record::{GroupId, LeaderEpoch, NodeId, Offset, TopicPartition};
 use tokio::sync::Notify;
+use tracing::Span;
 
 pub use fetch::{FetchSpec, Fetched, Isolation};
 pub use machine::{Changes, PartitionCommand, PartitionMachine};
@@ -135,6 +136,11 @@ impl Partition {
     /// Its replica.
     pub fn replica(&self) -> &Replica {
         &self.replica
+    }
+
+    /// The span of lines about it: topic, partition, epoch, below those of node and shard.
+    pub fn span(&self) -> Span {
+        self.replica.span()
     }
 
     /// What its log says, as applied here.

@@ -86,7 +86,7 @@ impl Partition {
         if offset <= watermarks.log_start || offset > watermarks.high_watermark {
             return;
         }
-        info!(partition = %self.name, %offset, "retention moves the log's start");
+        info!(parent: &self.span(), %offset, "retention moves the log's start");
         let command = PartitionCommand::LogStart {
             index: index.get(),
             offset: offset.get(),
@@ -132,7 +132,9 @@ impl Partition {
                 self.replica
                     .propose(Proposal { payload, term }, Box::new(Quiet));
             }
-            Err(error) => warn!(%error, "a decision on the log cannot be encoded"),
+            Err(error) => {
+                warn!(parent: &self.span(), %error, "a decision on the log cannot be encoded")
+            }
         }
     }
 
@@ -156,7 +158,7 @@ impl Partition {
             while let Some(index) = next {
                 let result = partition.replica.purge_to(index).await;
                 if let Err(error) = &result {
-                    warn!(partition = %partition.name, %index, %error, "the log could not be purged yet");
+                    warn!(parent: &partition.span(), %index, %error, "the log could not be purged yet");
                 }
                 next = partition.purges.borrow_mut().ended(index, result.is_ok());
             }

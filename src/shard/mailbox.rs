@@ -1,10 +1,11 @@
 //! Messages between shards: typed, bounded, one per (request, target shard).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use corduroy_env::DetachedStream;
 use corduroy_raft::{ForwardedFrame, Hello, PeerState};
-use corduroy_record::{Batch, GroupId, LeaderEpoch, NodeId};
+use corduroy_record::{Batch, GroupId, LeaderEpoch, NodeId, Offset};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -134,6 +135,8 @@ pub enum ShardMessage {
         Vec<EpochQuestion>,
         oneshot::Sender<Vec<Result<EpochEnd, PartitionError>>>,
     ),
+    /// Shard 0: high watermarks, from whoever leads these partitions on whichever node.
+    Marks(Vec<GroupId>, oneshot::Sender<HashMap<GroupId, Offset>>),
     /// Ask the group coordinator of a partition of `__consumer_offsets`.
     Group(GroupId, Box<GroupCall>),
     /// Move a partition's leadership.
@@ -144,6 +147,10 @@ pub enum ShardMessage {
     ),
     /// Move all leaderships away and take no new clients.
     Drain(oneshot::Sender<()>),
+    /// Tell whether the disk takes what clients send.
+    HasRoom(oneshot::Sender<bool>),
+    /// Shard 0: ask which other nodes have room on their disks.
+    OthersWithRoom(oneshot::Sender<Vec<NodeId>>),
     /// Tell how things are.
     Status(oneshot::Sender<ShardStatus>),
     /// Tell what the cluster looks like from here.

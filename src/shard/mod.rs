@@ -3,7 +3,9 @@
 
 mod busy;
 mod counters;
+mod full_disk;
 mod mailbox;
+mod marks;
 mod memory;
 mod news;
 mod placement;
@@ -14,7 +16,7 @@ mod serve;
 mod status;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -85,12 +87,18 @@ pub struct Shard {
     /// Replicas that the image wants here and that could not be opened at the last try, and why.
     unopened: RefCell<BTreeMap<GroupId, String>>,
     draining: Cell<bool>,
+    /// Leaderships are on their way from a full disk.
+    leaving: Cell<bool>,
     counters: Rc<Counters>,
     memory: MemoryBudget,
     answers: AnswerBudget,
     routes: RefCell<Routes>,
     producer_ids: ProducerIds,
     leadership_changes: Cell<u64>,
+    /// Replicas in whose logs or votes damage was found.
+    corruptions: Cell<u64>,
+    /// Of these, the only copies: they stay open with what can be read.
+    damaged_only_copies: RefCell<BTreeSet<GroupId>>,
     busy: BusyMeter,
 }
 
@@ -108,12 +116,15 @@ impl Shard {
             image_changed: Notify::new(),
             unopened: RefCell::default(),
             draining: Cell::new(false),
+            leaving: Cell::new(false),
             counters: Rc::default(),
             memory: MemoryBudget::new(memory::REQUEST_MEMORY_BYTES_MAX),
             answers: AnswerBudget::new(memory::ANSWER_MEMORY_BYTES_MAX),
             routes: RefCell::default(),
             producer_ids: ProducerIds::default(),
             leadership_changes: Cell::new(0),
+            corruptions: Cell::new(0),
+            damaged_only_copies: RefCell::default(),
             busy,
         })
     }
@@ -289,6 +300,10 @@ impl Shard {
                 // A receiver that has gone away needs no answer.
                 let _gone = reply.send(self.epochs(&questions));
             }
+            ShardMessage::Marks(groups, reply) => {
+                let answer = self.clone().ask_marks(groups);
+                self.answer_later(answer, reply);
+            }
             ShardMessage::Group(group, call) => self.coordinate(group, *call),
             ShardMessage::Transfer(group, to, reply) => {
                 let shard = self.clone();
@@ -297,6 +312,13 @@ impl Shard {
             ShardMessage::Drain(reply) => {
                 let shard = self.clone();
                 self.answer_later(async move { shard.drain().await }, reply);
+            }
+            ShardMessage::HasRoom(reply) => {
+                let _gone = reply.send(self.has_room());
+            }
+            ShardMessage::OthersWithRoom(reply) => {
+                let shard = self.clone();
+                self.answer_later(async move { shard.others_with_room().await }, reply);
             }
             ShardMessage::Status(reply) => {
                 let _gone = reply.send(self.status());
@@ -324,7 +346,7 @@ impl Shard {
             PeerState::Suspect => "suspect",
             PeerState::Down => "down",
         };
-        info!(%node, state = now, shard = self.parts.index, "a peer changed");
+        info!(peer = %node, state = now, "a peer changed");
         self.parts
             .metadata
             .set_peer(node, state, self.parts.env.now());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use corduroy_raft::Role;
 use corduroy_record::{GroupId, NodeId};
-use tracing::warn;
+use tracing::{error, info, warn};
 
 use crate::leadership;
 use crate::metadata::{LeaderInfo, LeaderUpdate};
@@ -20,7 +20,7 @@ use super::{Counters, Shard, ShardMessage};
 /// and nothing changes about a group that sleeps without a word (a wake, a node's failure).
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often damage that readers met is looked for.
+/// How often damage that readers met, and a full disk, are looked for.
 const DAMAGE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How often everything is told again, for peers that missed something.
@@ -57,6 +57,13 @@ impl Shard {
                 _ = damage.tick() => {
                     if self.has_damaged() {
                         self.image_changed.notify_one();
+                    }
+                    if !self.has_room() && !self.leaving.replace(true) {
+                        let shard = self.clone();
+                        self.env().spawn_local(async move {
+                            shard.clone().leave_full_disk().await;
+                            shard.leaving.set(false);
+                        });
                     }
                     continue;
                 }
@@ -104,7 +111,12 @@ impl Shard {
                 if view.is_some_and(|view| view.role == Role::Stopped) {
                     // Nobody may take over (it was the only copy), so it says itself that it is
                     // gone: its node is up, and clients would be sent there for ever.
-                    if !known.is_vacant() {
+                    if let Some(partition) = partition
+                        && !known.is_vacant()
+                    {
+                        if !partition.is_closed() {
+                            error!(parent: &partition.span(), "leads no more: its replica has stopped");
+                        }
                         Counters::add(&self.leadership_changes, 1);
                         let info = LeaderInfo::vacant(known.epoch);
                         told.insert(*group, info.clone());
@@ -116,6 +128,9 @@ impl Shard {
                     continue;
                 }
                 told.remove(group);
+                if let Some(partition) = partition {
+                    info!(parent: &partition.span(), "leads no more");
+                }
                 Counters::add(&self.leadership_changes, 1);
                 lost.push(*group);
                 continue;
@@ -133,6 +148,7 @@ impl Shard {
                     .get(group)
                     .is_none_or(|known| known.epoch != info.epoch)
                 {
+                    info!(parent: &partition.span(), "leads");
                     Counters::add(&self.leadership_changes, 1);
                 }
                 told.insert(*group, info.clone());
@@ -200,7 +216,7 @@ impl Shard {
         }
     }
 
-    fn peers(&self) -> Vec<NodeId> {
+    pub(super) fn peers(&self) -> Vec<NodeId> {
         let image = self.metadata().image();
         image
             .nodes

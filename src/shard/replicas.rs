@@ -19,7 +19,7 @@ use crate::controller::MetadataImage;
 use crate::group::{CONSUMER_OFFSETS, Coordinator};
 use crate::partition::{Changes, Partition, PartitionMachine, PartitionSettings};
 
-use super::Shard;
+use super::{Counters, Shard};
 
 /// Replicas that are opened or created at the same time.
 const OPENING_REPLICAS_MAX: usize = 64;
@@ -150,12 +150,12 @@ impl Shard {
             drop.into_values().collect()
         };
         for partition in unwanted {
-            info!(partition = %partition.name(), "removing a replica whose topic is gone");
+            info!(parent: &partition.span(), "removing a replica whose topic is gone");
             self.coordinators.borrow_mut().remove(&partition.group());
             partition.close();
             self.parts.raft.close_replica(partition.group()).await;
             if let Err(error) = self.parts.store.remove_log(partition.group()).await {
-                error!(partition = %partition.name(), %error, "a log could not be removed");
+                error!(parent: &partition.span(), %error, "a log could not be removed");
                 complete = false;
             }
         }
@@ -186,14 +186,18 @@ impl Shard {
             // The only copy is not thrown away: what can be read of it is worth more than nothing.
             let alone = wanted.get(&group).is_none_or(|want| want.members.len() < 2);
             // Closed, but still here: its disk has failed.
+            if alone && self.damaged_only_copies.borrow_mut().insert(group) {
+                Counters::add(&self.corruptions, 1);
+                error!(parent: &partition.span(), "the only copy of a log is damaged; what can be read is served");
+            }
             if alone || self.parts.raft.replica(group).is_none() {
                 continue;
             }
-            error!(partition = %partition.name(), "a replica met damage in its log; it is rebuilt");
+            error!(parent: &partition.span(), "a replica met damage in its log; it is rebuilt");
             if partition.replica().view().role == Role::Leader {
                 let moved = tokio::time::timeout(HAND_OVER_MAX, self.transfer(group, None)).await;
                 if !matches!(moved, Ok(Ok(()))) {
-                    warn!(partition = %partition.name(), "the others have to elect a leader");
+                    warn!(parent: &partition.span(), "the others have to elect a leader");
                 }
             }
             partition.close();
@@ -201,7 +205,7 @@ impl Shard {
             // Law 3: everything that was appended is durable before the log is handed out again.
             match partition.replica().log().flush().await {
                 Ok(()) => drop(self.partitions.borrow_mut().remove(&group)),
-                Err(error) => error!(partition = %partition.name(), %error, "its disk has failed"),
+                Err(error) => error!(parent: &partition.span(), %error, "its disk has failed"),
             }
         }
     }
@@ -215,7 +219,7 @@ impl Shard {
             }
             Err(error) => {
                 self.unopened.borrow_mut().insert(group, error.to_string());
-                error!(partition = %name, %error, "a replica could not be opened; trying again");
+                error!(topic = name.topic, partition = name.partition.get(), %error, "a replica could not be opened; trying again");
                 false
             }
         }
@@ -232,10 +236,18 @@ impl Shard {
             store.create_log(want.group, want.replica, config).await?
         };
         let state = log.state();
+        if state.damaged {
+            Counters::add(&self.corruptions, 1);
+        }
         let fresh = state.last.is_none() && state.vote.is_none() && !state.damaged;
         let role_changed = Rc::new(Notify::new());
         let holds_groups = want.name.topic == CONSUMER_OFFSETS;
-        let machine = PartitionMachine::new(Changes::default(), role_changed.clone(), holds_groups);
+        let machine = PartitionMachine::new(
+            want.name.clone(),
+            Changes::default(),
+            role_changed.clone(),
+            holds_groups,
+        );
         let machine = Rc::new(RefCell::new(machine));
         let spec = ReplicaSpec {
             group: want.group,
@@ -300,7 +312,7 @@ impl Shard {
             let untouched = state.last.is_none() && state.vote.is_none() && !state.damaged;
             let stopped = replica.view().role == Role::Stopped;
             if untouched && !stopped {
-                info!(%group, "nobody has started this group; this replica does");
+                info!(parent: &replica.span(), %group, "nobody has started this group; this replica does");
                 start(&replica, members).await;
             }
         });

@@ -8,10 +8,10 @@ use std::time::Duration;
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::{RaftError, Role};
 use corduroy_record::{GroupId, NodeId};
-use corduroy_storage::DiskLevel;
 use futures::future::join_all;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
+use tracing::warn;
 
 use crate::partition::{
     EpochEnd, FetchSpec, Fetched, FoundOffset, Partition, PartitionError, ProduceSpec,
@@ -57,7 +57,7 @@ impl Shard {
             acks,
             deadline,
         } = job;
-        if self.parts.store.disk_level() == DiskLevel::Critical {
+        if !self.has_room() {
             // Followers' and internal writes go on; the reserve is for votes and metadata.
             let full = PartitionError::new(
                 ErrorCode::KafkaStorageError,
@@ -256,14 +256,29 @@ impl Shard {
             .filter(|p| p.replica().view().role == Role::Leader && p.replica().members().len() > 1)
             .map(|p| p.group())
             .collect();
-        join_all(led.into_iter().map(|group| async move {
-            match tokio::time::timeout(TRANSFER_TIMEOUT, self.transfer(group, None)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%group, code = error.code.name(), error = %error.message, "leadership stays here"),
-                Err(_) => tracing::warn!(%group, "leadership did not move in time"),
-            }
-        }))
+        join_all(
+            led.into_iter()
+                .map(|group| self.move_leadership(group, None)),
+        )
         .await;
+    }
+
+    /// Moves one leadership to `to`, or to whoever is furthest; says so where it stays. Returns
+    /// whether it moved.
+    pub(super) async fn move_leadership(&self, group: GroupId, to: Option<NodeId>) -> bool {
+        let moved = tokio::time::timeout(TRANSFER_TIMEOUT, self.transfer(group, to)).await;
+        let Some(partition) = self.partition(group) else {
+            return false;
+        };
+        match &moved {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(
+                parent: &partition.span(), code = error.code.name(), error = %error.message,
+                "leadership stays here"
+            ),
+            Err(_) => warn!(parent: &partition.span(), "leadership did not move in time"),
+        }
+        matches!(moved, Ok(Ok(())))
     }
 
     fn not_here(&self, group: GroupId) -> PartitionError {

@@ -45,6 +45,8 @@ pub struct ShardStatus {
     pub kafka: CounterValues,
     /// What its replicas counted.
     pub raft: RaftMetrics,
+    /// Damage found in logs and votes since the process began.
+    pub corruptions: u64,
     /// Leaderships gained and lost here.
     pub leadership_changes: u64,
     /// What its storage counted.
@@ -123,6 +125,7 @@ impl Shard {
             partitions,
             kafka: self.counters().values(),
             raft: self.parts.raft.metrics(),
+            corruptions: self.corruptions.get(),
             leadership_changes: self.leadership_changes.get(),
             storage: self.parts.store.metrics(),
             disk_failure: self.parts.store.failed(),

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use corduroy_record::{GroupId, LogIndex};
 
+use crate::checksum::checksum;
 use crate::disk::{Disk, OpenMode, read_file};
-use crate::entry::EntryKind;
+use crate::entry::{EntryKind, Payload};
 use crate::journal::{RecordBody, read_shard};
 use crate::paths;
 use crate::registry::{registered, registered_journals};
@@ -319,7 +320,9 @@ impl Dump<'_> {
             end,
         };
         let (mut lines, mut count) = (String::new(), 0);
-        let mut line = |position: u32, head: &crate::entry::EntryHead, bytes: Option<usize>| {
+        let mut line = |position: u32,
+                        head: &crate::entry::EntryHead,
+                        payload: Option<&Payload>| {
             let kind = match head.kind {
                 EntryKind::Batch => "batch",
                 EntryKind::Internal => "internal",
@@ -331,7 +334,15 @@ impl Dump<'_> {
             } else {
                 ""
             };
-            let bytes = bytes.map_or(String::new(), |bytes| format!("  {bytes} bytes"));
+            // Of the payload alone, so that replicas can be compared: their segments differ in salt.
+            let bytes = payload.map_or(String::new(), |payload| {
+                let crc = match payload {
+                    Payload::Batch(batch) => checksum(&batch.to_bytes()),
+                    Payload::Internal(bytes) | Payload::Membership(bytes) => checksum(bytes),
+                    Payload::Blank => 0,
+                };
+                format!("  {} bytes  crc {crc:08x}", payload.size_bytes())
+            });
             lines.push_str(&format!(
                 "    @{position:<10} index {:<8} term {:<4} offset {:<8} records {:<5} {kind}{bytes}{below}\n",
                 head.index, head.term, head.base_offset, head.records
@@ -340,7 +351,7 @@ impl Dump<'_> {
         };
         let walked = if self.verify {
             scan::verify(self.disk, &span, |position, entry| {
-                line(position, &entry.head, Some(entry.payload.size_bytes()));
+                line(position, &entry.head, Some(&entry.payload));
             })
             .map(drop)
         } else {

@@ -52,6 +52,7 @@ def main():
     parser.add_argument("--long", action="store_true", help="more members, more rounds")
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an override for every node")
+    parser.add_argument("--member", required=True, type=Path, help="our own client's group_member (set by `groups`)")
     parser.add_argument("--build", required=True, type=Path, help="where the clients are (set by `groups`)")
     args = parser.parse_args()
     if args.list:

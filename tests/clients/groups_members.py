@@ -1,9 +1,10 @@
-"""Group members of three foreign clients behind one face: what was read when, and every rebalance.
+"""Group members of three foreign clients and our own behind one face: what was read when, and every rebalance.
 
 Times are seconds of the monotonic clock, which the Java process shares.
 """
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -245,6 +246,7 @@ class JavaMember(Member):
     ASSIGNORS = {
         "range": "org.apache.kafka.clients.consumer.RangeAssignor",
         "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
+        "sticky": "org.apache.kafka.clients.consumer.StickyAssignor",
         "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
     }
 
@@ -285,6 +287,88 @@ class JavaMember(Member):
         self.ask_to_stop()
         must(self.closed.wait(seconds), f"{self.name} (java) does not close within {seconds} s")
         must(self.trouble is None, f"{self.name} (java) broke: {self.trouble}")
+
+
+class OwnClient(Member):
+    """Our own client: `client/examples/group_member.rs`, a process for each member.
+
+    An event's time is that of its line's arrival here.
+    """
+
+    kind = "ours"
+    NEEDS_SECONDS = 30  # to finish a join (10 s), to commit (10 s) and to leave (10 s), at most
+
+    def __init__(self, program, log, name, group, topics, brokers, instance=None, strategy="range", pattern=None, **settings):
+        super().__init__(name, group, topics, **settings)
+        self.program, self.log, self.trouble, self.process = program, log, None, None
+        config = {
+            "client.id": name,
+            "auto.commit.interval.ms": "500",
+            "reconnect.backoff.ms": "20",
+            "reconnect.backoff.max.ms": "500",
+        }
+        if settings.get("group.protocol") != "consumer":
+            config |= {
+                "partition.assignment.strategy": strategy,
+                "session.timeout.ms": str(SESSION_MS),
+                "heartbeat.interval.ms": str(HEARTBEAT_MS),
+            }
+        if instance:
+            config["group.instance.id"] = instance
+        config |= settings
+        what = ["--matching", pattern] if pattern else [",".join(topics)]
+        self.words = [group, *what, "--brokers", brokers, "--from", "earliest"]
+        for key, value in config.items():
+            self.words += ["--set", f"{key}={value}"]
+
+    def start(self):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [self.program, *self.words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1
+            )
+        self.thread = threading.Thread(target=self.listen, daemon=True)
+        self.thread.start()
+        return self
+
+    def listen(self):
+        for line in self.process.stdout:
+            now, told = time.monotonic(), json.loads(line)
+            match told["what"]:
+                case "assigned" | "revoked" | "lost" as kind:
+                    self.note_generation(told.get("generation"))
+                    self.note(kind, [tuple(at) for at in told["partitions"]], now)
+                case "generation":
+                    self.note_generation(told["generation"])
+                case "batch":
+                    topic, partition = told["topic"], told["partition"]
+                    self.reads += [(now, topic, partition, offset, (value or "").encode()) for offset, value in told["records"]]
+                case "error":
+                    self.errors.append((now, told["text"]))
+                    self.trouble = told["text"]
+
+    def ask_to_stop(self):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+
+    def stop(self, seconds=30):
+        self.ask_to_stop()
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        must(status is not None, f"{self.name} (ours) does not close within {seconds} s")
+        self.thread.join(5)
+        must(self.trouble is None and status == 0, f"{self.name} (ours) ends with {status}: {self.trouble}")
+
+    def end(self):
+        """Waits for a member that was asked to stop; one that does not is killed."""
+        if self.process:
+            try:
+                self.process.wait(self.NEEDS_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.thread.join(5)
 
 
 class Ticker:

@@ -36,7 +36,7 @@ def up_and_down(scene):
     """classic members are replaced by ones of the consumer protocol, one by one, and those by classic ones"""
     group = Group(scene, "migration")
     kinds = [scene.rdkafka, scene.java, scene.kafka_python]
-    modern = [scene.rdkafka, scene.java, scene.rdkafka]
+    modern = [scene.rdkafka, scene.java, scene.ours]
     members = [group.member(maker, f"old-{at}") for at, maker in enumerate(kinds)]
     group.goes_on(members)
     scene.stable(group.name, 3)

@@ -1,4 +1,4 @@
-"""`group.protocol=consumer` (KIP-848): Java's and librdkafka's clients, their members mixed."""
+"""`group.protocol=consumer` (KIP-848): Java's client, librdkafka and our own, their members mixed."""
 
 import os
 import signal
@@ -15,8 +15,7 @@ MODERN = {"group.protocol": "consumer"}
 
 
 def modern(scene, count, group, topics, start=0, **how):
-    makers = [scene.java, scene.rdkafka]
-    return [makers[at % 2](f"{group}-{at}", group, topics, **how, **MODERN) for at in range(start, start + count)]
+    return scene.mixed(count, group, topics, start=start, **how, **MODERN)
 
 
 def describe(scene, group):
@@ -75,11 +74,14 @@ def join(scene):
 
 
 def regex(scene):
-    """a subscription by pattern, evaluated by the broker: new topics are found"""
+    """a subscription by pattern, evaluated by the broker (by our client under the classic protocol): new topics are found"""
     for name in ("logs-a", "logs-b", "other"):
         scene.create(name, 2)
     makers = {"java": lambda: scene.java("regex-java", "regex-java", [], pattern="logs-.*", **MODERN),
-              "rdkafka": lambda: scene.rdkafka("regex-rdkafka", "regex-rdkafka", ["^logs-.*"], **MODERN)}  # fmt: skip
+              "rdkafka": lambda: scene.rdkafka("regex-rdkafka", "regex-rdkafka", ["^logs-.*"], **MODERN),
+              "ours": lambda: scene.ours("regex-ours", "regex-ours", [], pattern="logs-.*", **MODERN),
+              "ours, classic": lambda: scene.ours(
+                  "regex-classic", "regex-classic", [], pattern="logs-.*", **{"metadata.max.age.ms": "500"})}  # fmt: skip
     members = {kind: make().start() for kind, make in makers.items()}
     want = {(topic, p) for topic in ("logs-a", "logs-b") for p in (0, 1)}
     for kind, member in members.items():
@@ -149,8 +151,7 @@ def modern_kill(scene):
     must({m.member_id for m in before.members} == {m.member_id for m in after.members}, "other members")
     scene.restart(node)
     other = NODES[scene.coordinator("modern-kill-group") % 3]
-    place = f"__consumer_offsets/{scene.offsets_partition('modern-kill-group')}"
-    scene.cluster.corduroy("partition", "lead", place, str(other))
+    scene.hand_over("modern-kill-group", other)
     time.sleep(3)
     must_be_calm(members, mark, "kill, restart, transfer")
     ticker.stop()

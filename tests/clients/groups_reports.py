@@ -1,5 +1,6 @@
 """Public bug reports turned into scenarios (R numbers), with members that no client would be."""
 
+import select
 import threading
 import time
 
@@ -59,21 +60,34 @@ def r45_never_lost(scene):
     """R45: a coordinator's node restarts again and again: nobody is sent for long to a node that refuses"""
     group = "r45"
     scene.coordinator(group)
-    stop, worst, trouble = threading.Event(), [0.0], []
+    stop, worst, looks, trouble = threading.Event(), [0.0], [0], []
 
     def look():
+        try:
+            ask_all()
+        except Exception as error:
+            trouble.append(repr(error))
+
+    def ask_all():
         refused_since = {}
         while not stop.is_set():
             for node in NODES:
                 try:
                     with GroupBroker(scene.coordinators.port(node), timeout=3) as broker:
                         error, found, port = broker.find_coordinator(group)
+                    if error not in ELSEWHERE | {"NONE"}:
+                        trouble.append(f"FindCoordinator of node {node}: {error}")
                     if error != "NONE":
                         continue
+                    if port != scene.coordinators.port(found):
+                        trouble.append(f"node {node} gives port {port} for node {found}")
                     with GroupBroker(port, timeout=3) as broker:
                         answer = broker.describe(group)[0]
                 except OSError:
                     continue
+                looks[0] += 1
+                if answer not in ELSEWHERE | {"NONE"}:
+                    trouble.append(f"node {found}, named by {node}: {answer}")
                 key = (node, found)
                 if answer == "NOT_COORDINATOR":
                     since = refused_since.setdefault(key, time.monotonic())
@@ -92,8 +106,10 @@ def r45_never_lost(scene):
         scene.restart(node)
     stop.set()
     thread.join(30)
-    must(not trouble, f"{trouble}")
-    print(f"  longest time that a node named one that answers NOT_COORDINATOR: {worst[0] * 1000:.0f} ms", flush=True)
+    must(not thread.is_alive(), "a node does not answer")
+    must(not trouble, f"{len(trouble)} answers that do not belong here, the first: {trouble[:1]}")
+    must(looks[0] > 0, "nobody ever named a coordinator that answered")
+    print(f"  {looks[0]} looks; longest time that a node named one that answers NOT_COORDINATOR: {worst[0] * 1000:.0f} ms", flush=True)
     must(worst[0] < 5, f"for {worst[0]:.1f} s a node named one that answers NOT_COORDINATOR")
 
 
@@ -117,7 +133,7 @@ def r48_killed_while_joining(scene):
                 pass
         else:
             other = next(n for n in NODES if n != node)
-            scene.cluster.corduroy("partition", "lead", f"__consumer_offsets/{scene.offsets_partition(group)}", str(other))
+            scene.hand_over(group, other)
             answer = two.joined(two.collect())[0]
             must(answer in ELSEWHERE, f"a parked JoinGroup is answered with {answer}")
         # Both go on with the ids that they have.
@@ -170,29 +186,67 @@ def r50_two_of_a_name(scene):
     must(new.heartbeat(group, generation, second, "the-one") == "NONE", "the new one's heartbeat")
     error, assignment = new.sync(group, generation, second, "the-one")
     must(error == "NONE" and partitions_of(assignment) == {("r50", 0)}, f"the new one's SyncGroup: {error}")
-    # In the midst of a rebalance: the parked one is fenced, the newer one gets the partitions.
+    # In the midst of a rebalance the static one joins again, and keeps its id.
     third = scene.coordinators.connect(group)
     member = third.new_member_id(group, metadata=how["metadata"])
     third.post(JOIN, 5, third.join_body(group, member=member, metadata=how["metadata"], session_ms=SESSION_MS))
     until(lambda: new.heartbeat(group, generation, second, "the-one") == "REBALANCE_IN_PROGRESS", "a rebalance begins")
-    # The other member has to wait for the static one, so both of the name are parked in turn.
     new.post(JOIN, 5, new.join_body(group, member=second, **how))
     answer = new.joined(new.collect())
-    must(answer[0] == "NONE", f"the static one joins again: {answer}")
-    must(third.joined(third.collect())[0] == "NONE", "the dynamic one joins")
+    must(answer[0] == "NONE" and answer[3] == second, f"the static one joins again: {answer}")
+    joined = third.joined(third.collect())
+    must(joined[:2] == ("NONE", answer[1]), f"the dynamic one joins: {joined}")
+    two_at_once(scene, group, how, (third, member), answer[1])
+
+
+def two_at_once(scene, group, how, dynamic, generation):
+    """While the group rejoins, two processes come at the same time that both have no id and the same name."""
+    broker, member = dynamic
+    late = scene.coordinators.connect(group)
+    newcomer = late.new_member_id(group, metadata=how["metadata"])
+    late.post(JOIN, 5, late.join_body(group, member=newcomer, metadata=how["metadata"], session_ms=SESSION_MS))
+    until(lambda: broker.heartbeat(group, generation, member) == "REBALANCE_IN_PROGRESS", "another rebalance begins")
+    twins = [scene.coordinators.connect(group) for _ in range(2)]
+    for twin in twins:
+        twin.post(JOIN, 5, twin.join_body(group, **how))
+    # The one that came first is told at once: the other one has its place, and waits for the rest.
+    ready, _, _ = select.select([twin.socket for twin in twins], [], [], 5)
+    must(len(ready) == 1, f"{len(ready)} of two of a name are answered while the group waits for others")
+    loser = next(twin for twin in twins if twin.socket is ready[0])
+    winner = next(twin for twin in twins if twin is not loser)
+    error = loser.joined(loser.collect())[0]
+    must(error == "FENCED_INSTANCE_ID", f"the first of two of a name: {error}")
+    broker.post(JOIN, 5, broker.join_body(group, member=member, metadata=how["metadata"], session_ms=SESSION_MS))
+    answers = {one: one.joined(one.collect()) for one in (winner, broker, late)}
+    error, generation, leader, owner, _ = answers[winner]
+    must(error == "NONE", f"the second of two of a name: {error}")
+    must(all(a[:2] == ("NONE", generation) for a in answers.values()), f"the group joins: {list(answers.values())}")
+    # The owner leads or not: whoever leads gives it everything.
+    for one, answer in answers.items():
+        name = "the-one" if one is winner else None
+        shares = {owner: assigned(r50=[0])} if answer[3] == leader else {}
+        one.post(SYNC, 3, one.sync_body(group, generation, answer[3], name, shares))
+    found = {one: one.synced(one.collect()) for one in answers}
+    must(all(error == "NONE" for error, _ in found.values()), f"SyncGroup: {[e for e, _ in found.values()]}")
+    owns = [one for one, (_, assignment) in found.items() if partitions_of(assignment)]
+    must(owns == [winner], "the partition is not the winner's alone")
+    must(winner.heartbeat(group, generation, owner, "the-one") == "NONE", "the winner's heartbeat")
+    described = scene.coordinators.describe(group)[3]
+    must([m for m, (instance, *_) in described.items() if instance == "the-one"] == [owner], f"members {described}")
 
 
 def r54_slow_member(scene):
     """R54: while a slow member keeps a rebalance open the others' heartbeats keep them in the group"""
     group = "r54"
     scene.create(group, 2)
-    (one, two), ids, generation, how = group_of_two(scene, group, rebalance_ms=20_000, session_ms=SESSION_MS)
-    late = scene.coordinators.connect(group, timeout=40)
+    # The row asks for 30 s; either way it is longer than a session.
+    seconds = 30 if scene.long else 9
+    (one, two), ids, generation, how = group_of_two(scene, group, rebalance_ms=(seconds + 10) * 1000, session_ms=SESSION_MS)
+    late = scene.coordinators.connect(group, timeout=seconds + 30)
     member = late.new_member_id(group, **how)
     late.post(JOIN, 5, late.join_body(group, member=member, **how))
     until(lambda: one.heartbeat(group, generation, ids[0]) == "REBALANCE_IN_PROGRESS", "a rebalance begins")
     began = time.monotonic()
-    seconds = 14 if scene.long else 9
     while time.monotonic() < began + seconds:
         for broker, one_id in ((one, ids[0]), (two, ids[1])):
             error = broker.heartbeat(group, generation, one_id)
@@ -233,7 +287,8 @@ def r57_never_empty_by_mistake(scene):
     committer = scene.committer(group)
     committer.commit(offsets=[TopicPartition(group, 0, 77)], asynchronous=False)
     committer.close()
-    stop, wrong, seen = threading.Event(), [], {}
+    versions = (1, 5, 8, 9)
+    stop, wrong, seen = threading.Event(), [], {version: {} for version in versions}
 
     def look(node, version):
         while not stop.is_set():
@@ -241,15 +296,20 @@ def r57_never_empty_by_mistake(scene):
                 with GroupBroker(scene.coordinators.port(node), timeout=3) as broker:
                     while not stop.is_set():
                         found, whole = broker.fetch_offsets(group, group, [0], version=version)
+                        # Before version 2 there is no place but the partition's to say it.
                         offset, _, _, error = found.get(0, (None, None, None, whole))
                         error = error if whole in (None, "NONE") else whole
-                        seen[error] = seen.get(error, 0) + 1
+                        seen[version][error] = seen[version].get(error, 0) + 1
                         if error == "NONE" and offset != 77 or error not in ELSEWHERE | {"NONE"}:
                             wrong.append((node, version, offset, error))
             except OSError:
                 time.sleep(0.01)
+            except Exception as error:
+                # An answer that cannot be read.
+                wrong.append((node, version, repr(error)))
+                return
 
-    threads = [threading.Thread(target=look, args=(node, version), daemon=True) for node in NODES for version in (1, 5)]
+    threads = [threading.Thread(target=look, args=(node, version), daemon=True) for node in NODES for version in versions]
     for thread in threads:
         thread.start()
     for _ in range(5 if scene.long else 2):
@@ -257,13 +317,19 @@ def r57_never_empty_by_mistake(scene):
         scene.cluster.kill(node)
         scene.restart(node)
         other = next(n for n in NODES if n != scene.coordinator(group))
-        scene.cluster.corduroy("partition", "lead", f"__consumer_offsets/{scene.offsets_partition(group)}", str(other))
+        scene.hand_over(group, other)
     stop.set()
     for thread in threads:
         thread.join(10)
-    print(f"  answers: {seen}", flush=True)
+    for version, answers in seen.items():
+        print(f"  OffsetFetch {version}: {answers}", flush=True)
     must(not wrong, f"{len(wrong)} wrong answers, the first: {wrong[:1]}")
-    must(seen.get("NONE", 0) > 0, "nobody ever answered")
+    # The windows that this is about were really looked into.
+    for version, answers in seen.items():
+        must(answers.get("NONE", 0) > 0, f"version {version}: nobody ever answered")
+        must(answers.get("NOT_COORDINATOR", 0) > 0, f"version {version}: no node was seen that does not coordinate")
+    waits = sum(answers.get(error, 0) for answers in seen.values() for error in ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE"))
+    print(f"  a coordinator that is not ready: {f'seen {waits} times' if waits else 'UNSEEN (it is ready as soon as it leads)'}", flush=True)
 
 
 def r59_many_die(scene):
@@ -293,14 +359,19 @@ def r59_many_die(scene):
             until(lambda: scene.coordinators.describe(group)[1] in ("Empty", "Dead"), f"{group} is empty", SESSION_MS / 1000 + 25)
         return peak
 
-    round_of(0)
+    # The baseline is what they held before anybody came. What an allocator keeps is not given up to the
+    # last page, hence the margin; that it is no leak is what the rounds are for.
     base = memory()
-    for number in range(1, 4):
+    most = base * 1.3 + 30
+    for number in range(4):
         peak = round_of(number)
-    after = memory()
-    print(f"  three nodes hold {base:.0f} MiB after the first {count} members died, {peak:.0f} at the last peak, {after:.0f} after it", flush=True)
-    must(all(scene.cluster.runs(node) for node in NODES), "a node died")
-    must(after < base * 1.3 + 30, "memory grows from round to round")
+        died = time.monotonic()
+        while (after := memory()) > most and time.monotonic() < died + 60:
+            time.sleep(0.5)
+        print(f"  three nodes: {base:.0f} MiB before anybody came, {peak:.0f} with {count} members, {after:.0f} MiB"
+              f" {time.monotonic() - died:.0f} s after they died", flush=True)  # fmt: skip
+        must(all(scene.cluster.runs(node) for node in NODES), "a node died")
+        must(after <= most, f"memory does not come back: {after:.0f} MiB of {base:.0f} after 60 s")
 
 
 def r60_old_generation(scene):

@@ -8,8 +8,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cluster import NODES, Cluster
 from expected import must, until
-from groups_members import JavaMember, JavaMembers, KafkaPython, Rdkafka, Ticker, dump, java_command, longest_gap, spread
+from groups_members import JavaMember, JavaMembers, KafkaPython, OwnClient, Rdkafka, Ticker, dump, java_command, longest_gap, spread
 from groups_wire import Coordinators, GroupBroker
+
+
+# A partition of a group of healthy members must not stand still for longer: far above what is promised
+# (a second), far below what a rebalance or a lost member would take on this load.
+PAUSE_MOST_SECONDS = 10
 
 
 class Scene:
@@ -42,6 +47,9 @@ class Scene:
                 pass
         for ticker in self.tickers:
             ticker.stopping.set()
+        for member in self.members:
+            if isinstance(member, OwnClient):
+                member.end()
         for java in self.javas:
             java.kill()
         self.javas, self.java_shared = [], None
@@ -109,10 +117,20 @@ class Scene:
             self.java_shared = process = self.java_shared or self.java_process()
         return self.keep(JavaMember(process, name, group, topics, **how))
 
-    def mixed(self, count, group, topics, **how):
-        """`count` members, the three clients in turn."""
-        makers = [self.rdkafka, self.java, self.kafka_python]
-        return [makers[at % 3](f"{group}-{at}", group, topics, **how) for at in range(count)]
+    def ours(self, name, group, topics, **how):
+        log = self.directory / "ours.log"
+        return self.keep(OwnClient(self.args.member, log, name, group, topics, self.brokers, **how))
+
+    def mixed(self, count, group, topics, start=0, are_static=False, **how):
+        """`count` members, of all clients in turn that speak the protocol."""
+        makers = [self.rdkafka, self.java, self.ours]
+        if how.get("group.protocol") != "consumer":
+            makers.append(self.kafka_python)
+        names = [f"{group}-{at}" for at in range(start, start + count)]
+        return [
+            makers[at % len(makers)](name, group, topics, instance=name if are_static else None, **how)
+            for at, name in enumerate(names, start)
+        ]
 
     def settled(self, members, topic, partitions, seconds=60):
         """Waits until each partition has one owner, and the coordinator calls the group stable."""
@@ -155,12 +173,23 @@ class Scene:
     def coordinator(self, group):
         return self.coordinators.find(group)
 
+    def hand_over(self, group, node):
+        """Asks the node to coordinate the group: makes it the leader of the group's partition."""
+        place = f"__consumer_offsets/{self.offsets_partition(group)}"
+        deadline = time.monotonic() + 15
+        # A node that was just restarted is refused until it is in sync.
+        while (done := self.cluster.corduroy("partition", "lead", place, str(node), check=False)).returncode != 0:
+            must(time.monotonic() < deadline, f"`corduroy partition lead {place} {node}`: {done.stdout}{done.stderr}")
+            time.sleep(0.1)
+
     def offsets_partition(self, group):
         """Kafka's own rule: Java's hash of the name, modulo the topic's partitions."""
         number = 0
         for unit in memoryview(group.encode("utf-16-be")).cast("B").tolist()[1::2] if group.isascii() else ():
             number = (31 * number + unit) & 0xFFFFFFFF
-        return (number & 0x7FFFFFFF) % self.offsets_partitions()
+        # The hash is a signed number of 32 bits, of which `Utils.abs` takes the amount.
+        amount = 0 if number == 1 << 31 else min(number, (1 << 32) - number)
+        return amount % self.offsets_partitions()
 
     def offsets_partitions(self):
         return len(self.admin.list_topics("__consumer_offsets", timeout=15).topics["__consumer_offsets"].partitions)
@@ -169,8 +198,18 @@ class Scene:
         return GroupBroker(self.coordinators.port(node), timeout=timeout)
 
     def restart(self, node):
+        """Starts the node, and waits until it has caught up: the next one may die now."""
         self.cluster.start_node(node)
         self.cluster.wait_healthy(60)
+
+        def is_back():
+            try:
+                with self.broker(node) as broker:
+                    topics = broker.topics()
+            except OSError:
+                return False
+            return all(leader in NODES and len(in_sync) == 3 for led in topics.values() for leader, in_sync in led.values())
+        until(is_back, f"node {node} is in sync everywhere", 60)
 
     def tool(self, name, *arguments, check=True, seconds=90):
         """One of Kafka's own programs by the name of its main class."""
@@ -182,13 +221,14 @@ class Scene:
 
 
 def report_pause(members, ticker, since, goal=True, until_when=None):
-    """Prints the longest pause of consumption, beside what the producer saw."""
+    """Prints the longest pause of consumption beside what the producer saw, and judges it."""
     reads = [read for member in members for read in member.reads]
     pause, where, began = longest_gap(reads, since, until_when)
     acks, _, _ = longest_gap(ticker.acks, since, until_when)
     grade = f" (goal < 1 s: {'reached' if pause < 1 else 'MISSED'})" if goal else ""
     print(f"  longest pause of a partition's consumption: {pause * 1000:.0f} ms{grade}, of its producer: {acks * 1000:.0f} ms"
           f" ({where}, {began - since:.2f} s after the fault)", flush=True)  # fmt: skip
+    must(pause < PAUSE_MOST_SECONDS, f"nobody read {where} for {pause:.1f} s")
     return pause
 
 

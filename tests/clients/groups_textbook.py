@@ -36,7 +36,7 @@ def two_groups(scene):
     """two groups read the same topic whole"""
     scene.create("shared", 4)
     scene.fill("shared", 4, 500)
-    groups = {name: scene.mixed(3, name, ["shared"]) for name in ("group-a", "group-b")}
+    groups = {name: scene.mixed(4, name, ["shared"]) for name in ("group-a", "group-b")}
     for member in groups["group-a"] + groups["group-b"]:
         member.start()
     want = {(partition, offset) for partition in range(4) for offset in range(500)}
@@ -122,21 +122,21 @@ def rewind(scene):
 
 
 def eager(scene):
-    """eager rebalancing: range and roundrobin, each of them across three clients"""
+    """eager rebalancing: range and roundrobin, each of them across four clients"""
     for strategy in ("range", "roundrobin"):
         topic, group = f"eager-{strategy}", f"eager-{strategy}-group"
-        scene.create(topic, 6)
-        members = scene.mixed(3, group, [topic], strategy=strategy)
+        scene.create(topic, 8)
+        members = scene.mixed(4, group, [topic], strategy=strategy)
         for member in members:
             member.start()
-        scene.stable(group, 3)
-        scene.settled(members, topic, 6)
+        scene.stable(group, 4)
+        scene.settled(members, topic, 8)
         must({len(member.owned) for member in members} == {2}, f"{strategy}: an uneven share")
         # All give up everything, and all get something, when one more comes.
         mark = time.monotonic()
         late = scene.rdkafka("late", group, [topic], strategy=strategy).start()
         until(lambda: late.owned, f"{strategy}: the newcomer gets a share", 30)
-        scene.stable(group, 4)
+        scene.stable(group, 5)
 
         def saw_both(member, mark=mark):
             seen = [kind for when, kind, _ in member.events if when > mark]
@@ -144,7 +144,28 @@ def eager(scene):
 
         for member in members:
             until(lambda member=member: saw_both(member), f"{strategy}: {member.name} gives up and gets again", 30)
-        scene.settled([*members, late], topic, 6)
+        scene.settled([*members, late], topic, 8)
+        for member in [*members, late]:
+            member.stop()
+
+
+def sticky(scene):
+    """eager sticky, Java's and ours in one group, each as the leader: everybody gets back what it had, but for what moves"""
+    scene.create("sticky", 6)
+    for first, second in ((scene.java, scene.ours), (scene.ours, scene.java)):
+        group = f"sticky-{first.__name__}"
+        members = [first(f"{group}-0", group, ["sticky"], strategy="sticky").start()]
+        scene.stable(group, 1)
+        members.append(second(f"{group}-1", group, ["sticky"], strategy="sticky").start())
+        scene.stable(group, 2)
+        scene.settled(members, "sticky", 6)
+        must({len(member.owned) for member in members} == {3}, f"{group}: an uneven share")
+        before = {member.name: set(member.owned) for member in members}
+        late = second(f"{group}-late", group, ["sticky"], strategy="sticky").start()
+        until(lambda late=late: len(late.owned) == 2, f"{group}: the newcomer has its share", 60)
+        scene.settled([*members, late], "sticky", 6)
+        for member in members:
+            must(member.owned < before[member.name], f"{member.name} had {before[member.name]} and got {member.owned}")
         for member in [*members, late]:
             member.stop()
 
@@ -152,7 +173,7 @@ def eager(scene):
 def cooperative(scene):
     """cooperative rebalancing: a newcomer takes its share, nobody gives up anything else"""
     scene.create("cooperative", 6)
-    makers = [scene.rdkafka, scene.java]
+    makers = [scene.rdkafka, scene.java, scene.ours]
     for make in makers:
         kind = make.__name__
         group = f"cooperative-{kind}"
@@ -175,7 +196,7 @@ def cooperative(scene):
 def static(scene):
     """static members: a restart within the session timeout changes nothing; after it, a rebalance"""
     scene.create("static", 6)
-    for make in (scene.rdkafka, scene.java, scene.kafka_python):
+    for make in (scene.rdkafka, scene.java, scene.kafka_python, scene.ours):
         kind = make.__name__
         group = f"static-{kind}"
         members = [make(f"{group}-{at}", group, ["static"], instance=f"{kind}-{at}").start() for at in range(3)]
@@ -241,5 +262,5 @@ def left(scene):
 SCENARIOS = {
     "left": left,
     "idle": idle, "two-groups": two_groups, "crash": crash, "rewind": rewind, "eager": eager,
-    "cooperative": cooperative, "static": static, "metadata": metadata,
+    "sticky": sticky, "cooperative": cooperative, "static": static, "metadata": metadata,
 }  # fmt: skip

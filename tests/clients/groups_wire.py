@@ -35,6 +35,16 @@ def listed(rows):
     return struct.pack(">i", len(rows)) + b"".join(rows)
 
 
+def compact(rows):
+    """An array of a flexible version, of fewer than 127 rows."""
+    return bytes([len(rows) + 1]) + b"".join(rows)
+
+
+def compact_text(value):
+    value = value.encode()
+    return bytes([len(value) + 1]) + value
+
+
 def subscription(*topics):
     """The consumer protocol's metadata, version 0."""
     return struct.pack(">h", 0) + listed([text(topic) for topic in topics]) + data(b"")
@@ -71,6 +81,33 @@ class Answer(Reader):
 
     def rows(self, read):
         return [read() for _ in range(self.take(">i"))]
+
+    # Flexible versions.
+
+    def varint(self):
+        value, shift = 0, 0
+        while True:
+            byte = self.take(">B")
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def compact_count(self):
+        """Of an array; null counts as empty."""
+        return max(self.varint() - 1, 0)
+
+    def compact_text(self):
+        length = self.varint() - 1
+        if length < 0:
+            return None
+        self.at += length
+        return bytes(self.data[self.at - length : self.at]).decode()
+
+    def tags(self):
+        for _ in range(self.varint()):
+            self.varint()
+            self.at += self.varint()
 
 
 class GroupBroker(Broker):
@@ -160,7 +197,9 @@ class GroupBroker(Broker):
         return found
 
     def fetch_offsets(self, group, topic, partitions, version=5):
-        """OffsetFetch version 1 or 5: {partition: (offset, leader epoch, metadata, error)}, the group's error."""
+        """OffsetFetch version 1, 5, 8 or 9: {partition: (offset, leader epoch, metadata, error)}, the group's error."""
+        if version >= 8:
+            return self.fetch_offsets_of_groups(group, topic, partitions, version)
         body = text(group) + listed([text(topic) + listed([struct.pack(">i", p) for p in partitions])])
         answer = self.ask(FETCH, version, body)
         if version >= 3:
@@ -173,6 +212,36 @@ class GroupBroker(Broker):
                 epoch = answer.take(">i") if version >= 5 else None
                 found[partition] = (offset, epoch, answer.text(), answer.error())
         return found, answer.error() if version >= 2 else None
+
+    def ask_flexible(self, key, version, body):
+        """With request header 2 and response header 1, which end in tagged fields."""
+        self.correlation += 1
+        frame = struct.pack(">hhi", key, version, self.correlation) + text("raw") + b"\0" + body
+        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        answer = self.collect()
+        answer.tags()
+        return answer
+
+    def fetch_offsets_of_groups(self, group, topic, partitions, version):
+        """OffsetFetch version 8 or 9, as [`GroupBroker.fetch_offsets`]."""
+        member = b"\0" + struct.pack(">i", -1) if version >= 9 else b""
+        topics = [compact_text(topic) + compact([struct.pack(">i", p) for p in partitions]) + b"\0"]
+        body = compact([compact_text(group) + member + compact(topics) + b"\0"]) + b"\0" + b"\0"
+        answer = self.ask_flexible(FETCH, version, body)
+        answer.take(">i")
+        found, error = {}, None
+        for _ in range(answer.compact_count()):
+            answer.compact_text()
+            for _ in range(answer.compact_count()):
+                answer.compact_text()
+                for _ in range(answer.compact_count()):
+                    partition, offset, epoch = answer.take(">i"), answer.take(">q"), answer.take(">i")
+                    found[partition] = (offset, epoch, answer.compact_text(), answer.error())
+                    answer.tags()
+                answer.tags()
+            error = answer.error()
+            answer.tags()
+        return found, error
 
     def describe(self, group):
         """DescribeGroups version 4: error, state, protocol, {member id: (instance, client id, assignment)}."""

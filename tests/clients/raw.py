@@ -89,7 +89,11 @@ class Broker:
         return name(error), offset
 
     def partitions(self, topic):
-        """Metadata v1 of one topic, never creating it in passing: {partition: (leader, in_sync)}."""
+        """Of one topic, never creating it in passing: {partition: (leader, in_sync)}."""
+        return self.topics().get(topic, {})
+
+    def topics(self):
+        """Metadata v1: {topic: {partition: (leader, in_sync)}}."""
         answer = Reader(self.call(3, 1, struct.pack(">i", -1)))
         for _ in range(answer.take(">i")):
             answer.take(">i"), answer.text(), answer.take(">i"), answer.text()
@@ -97,11 +101,11 @@ class Broker:
         found = {}
         for _ in range(answer.take(">i")):
             _, name, _ = answer.take(">h"), answer.text(), answer.take(">b")
+            partitions = found[name] = {}
             for _ in range(answer.take(">i")):
                 _, partition, leader = answer.take(">h"), answer.take(">i"), answer.take(">i")
                 _, in_sync = answer.numbers(), answer.numbers()
-                if name == topic:
-                    found[partition] = (leader, in_sync)
+                partitions[partition] = (leader, in_sync)
         return found
 
 

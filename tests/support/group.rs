@@ -8,11 +8,14 @@ use corduroy_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use corduroy_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
+use corduroy_protocol::messages::offset_delete_request::{
+    OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
+};
 use corduroy_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use corduroy_protocol::messages::{
     DeleteGroupsRequest, FindCoordinatorRequest, GroupId, HeartbeatRequest, JoinGroupRequest,
-    JoinGroupResponse, LeaveGroupRequest, OffsetCommitRequest, OffsetFetchRequest,
-    SyncGroupRequest, TopicName, leave_group_request::MemberIdentity,
+    JoinGroupResponse, LeaveGroupRequest, OffsetCommitRequest, OffsetDeleteRequest,
+    OffsetFetchRequest, SyncGroupRequest, TopicName, leave_group_request::MemberIdentity,
     offset_fetch_request::OffsetFetchRequestTopic,
 };
 use corduroy_protocol::{ErrorCode, Request, Response, StrBytes};
@@ -141,9 +144,9 @@ impl Member {
         panic!("the group does not settle");
     }
 
-    /// JoinGroup.
-    pub fn join(&mut self, cluster: &Cluster) -> (ErrorCode, JoinGroupResponse) {
-        let request = JoinGroupRequest::default()
+    /// What [`Member::join`] asks, in version 7.
+    pub fn join_request(&self) -> JoinGroupRequest {
+        JoinGroupRequest::default()
             .with_group_id(group_id(&self.group))
             .with_member_id(text(&self.id))
             .with_group_instance_id(self.instance.as_deref().map(text))
@@ -154,7 +157,12 @@ impl Member {
                 JoinGroupRequestProtocol::default()
                     .with_name(text("own"))
                     .with_metadata(Bytes::from_static(b"wants all")),
-            ]);
+            ])
+    }
+
+    /// JoinGroup.
+    pub fn join(&mut self, cluster: &Cluster) -> (ErrorCode, JoinGroupResponse) {
+        let request = self.join_request();
         let (error, joined, _) = at_coordinator(cluster, &self.group, |wire| {
             let request = Request::JoinGroup(request.clone());
             let Response::JoinGroup(response) = wire.call(7, &request)? else {
@@ -241,8 +249,60 @@ impl Member {
         error
     }
 
+    /// JoinGroup, once, on this connection: whatever the answer is.
+    pub fn join_at(&mut self, wire: &mut Wire) -> io::Result<ErrorCode> {
+        let request = Request::JoinGroup(self.join_request());
+        let Response::JoinGroup(response) = wire.call(7, &request)? else {
+            panic!("not an answer to JoinGroup");
+        };
+        if !response.member_id.is_empty() {
+            self.id = response.member_id.to_string();
+        }
+        Ok(ErrorCode::from_code(response.error_code))
+    }
+
+    /// OffsetCommit of one partition, once, on this connection: whatever the answer is.
+    pub fn commit_at(
+        &self,
+        wire: &mut Wire,
+        place: (&str, i32),
+        offset: i64,
+    ) -> io::Result<ErrorCode> {
+        send_commit(wire, 7, self.commit_request(place, offset))
+    }
+
+    /// OffsetCommit of one partition that shall live for so long (version 2).
+    pub fn commit_for(
+        &self,
+        cluster: &Cluster,
+        place: (&str, i32),
+        offset: i64,
+        retention_ms: i64,
+    ) -> ErrorCode {
+        let mut request = self
+            .commit_request(place, offset)
+            .with_group_instance_id(None)
+            .with_retention_time_ms(retention_ms);
+        for partition in request.topics.iter_mut().flat_map(|t| &mut t.partitions) {
+            // This version has none.
+            partition.committed_leader_epoch = -1;
+        }
+        let (error, (), _) = at_coordinator(cluster, &self.group, |wire| {
+            Ok((send_commit(wire, 2, request.clone())?, ()))
+        });
+        error
+    }
+
     /// OffsetCommit of one partition, with metadata that names the offset.
     pub fn commit(&self, cluster: &Cluster, place: (&str, i32), offset: i64) -> ErrorCode {
+        let request = self.commit_request(place, offset);
+        let (error, (), _) = at_coordinator(cluster, &self.group, |wire| {
+            Ok((send_commit(wire, 7, request.clone())?, ()))
+        });
+        error
+    }
+
+    fn commit_request(&self, place: (&str, i32), offset: i64) -> OffsetCommitRequest {
         let partition = OffsetCommitRequestPartition::default()
             .with_partition_index(place.1)
             .with_committed_offset(offset)
@@ -251,22 +311,50 @@ impl Member {
         let topic = OffsetCommitRequestTopic::default()
             .with_name(TopicName(text(place.0)))
             .with_partitions(vec![partition]);
-        let request = OffsetCommitRequest::default()
+        OffsetCommitRequest::default()
             .with_group_id(group_id(&self.group))
             .with_member_id(text(&self.id))
             .with_group_instance_id(self.instance.as_deref().map(text))
             .with_generation_id_or_member_epoch(self.generation)
-            .with_topics(vec![topic]);
-        let (error, (), _) = at_coordinator(cluster, &self.group, |wire| {
-            let request = Request::OffsetCommit(request.clone());
-            let Response::OffsetCommit(response) = wire.call(7, &request)? else {
-                panic!("not an answer to OffsetCommit");
-            };
-            let code = response.topics[0].partitions[0].error_code;
-            Ok((ErrorCode::from_code(code), ()))
-        });
-        error
+            .with_topics(vec![topic])
     }
+}
+
+fn send_commit(
+    wire: &mut Wire,
+    version: i16,
+    request: OffsetCommitRequest,
+) -> io::Result<ErrorCode> {
+    let Response::OffsetCommit(response) = wire.call(version, &Request::OffsetCommit(request))?
+    else {
+        panic!("not an answer to OffsetCommit");
+    };
+    let code = response.topics[0].partitions[0].error_code;
+    Ok(ErrorCode::from_code(code))
+}
+
+/// OffsetDelete of one partition, once, on this connection: the code of all, or the partition's.
+pub fn delete_offset_at(wire: &mut Wire, group: &str, place: (&str, i32)) -> io::Result<ErrorCode> {
+    let partition = OffsetDeleteRequestPartition::default().with_partition_index(place.1);
+    let topic = OffsetDeleteRequestTopic::default()
+        .with_name(TopicName(text(place.0)))
+        .with_partitions(vec![partition]);
+    let request = OffsetDeleteRequest::default()
+        .with_group_id(group_id(group))
+        .with_topics(vec![topic]);
+    let Response::OffsetDelete(response) = wire.call(0, &Request::OffsetDelete(request))? else {
+        panic!("not an answer to OffsetDelete");
+    };
+    let own = response
+        .topics
+        .first()
+        .map_or(0, |topic| topic.partitions[0].error_code);
+    let code = if response.error_code == 0 {
+        own
+    } else {
+        response.error_code
+    };
+    Ok(ErrorCode::from_code(code))
 }
 
 /// OffsetFetch of one partition: offset, leader epoch, metadata.

@@ -80,6 +80,8 @@ pub struct Node {
     pub admin: SocketAddr,
     /// Its directory.
     pub data_dir: PathBuf,
+    /// Its shards; counts from the next start on.
+    pub shards: u16,
     /// Environment variables that it is started with.
     pub variables: Vec<(&'static str, &'static str)>,
     seeds: Vec<SocketAddr>,
@@ -108,7 +110,7 @@ impl Node {
             .args(["--listen", &self.kafka.to_string()])
             .args(["--rpc-listen", &self.rpc.to_string()])
             .args(["--admin-listen", &self.admin.to_string()])
-            .args(["--shards", "2"])
+            .args(["--shards", &self.shards.to_string()])
             .args(&self.extra)
             .envs(self.variables.iter().copied());
         if !self.seeds.is_empty() {
@@ -297,6 +299,7 @@ impl Cluster {
                 rpc: local(ports[i * 3 + 1]),
                 admin: local(ports[i * 3 + 2]),
                 data_dir: root.path().join(format!("node-{}", i + 1)),
+                shards: 2,
                 variables: Vec::new(),
                 seeds: seeds.clone(),
                 extra: extra.iter().map(ToString::to_string).collect(),
@@ -320,6 +323,7 @@ impl Cluster {
             rpc: local(ports[1]),
             admin: local(ports[2]),
             data_dir: self.root.path().join(format!("node-{id}")),
+            shards: 2,
             variables: Vec::new(),
             seeds: founder.seeds.clone(),
             extra: founder.extra.clone(),

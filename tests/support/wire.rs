@@ -70,7 +70,9 @@ impl Wire {
         })
     }
 
-    fn exchange(&mut self, version: i16, request: &Request) -> io::Result<Bytes> {
+    /// Sends a request without waiting for its answer; returns its correlation id, which counts
+    /// from 1 on.
+    pub fn send(&mut self, version: i16, request: &Request) -> io::Result<i32> {
         self.correlation_id += 1;
         let frame = encode_request(
             request.key(),
@@ -81,16 +83,24 @@ impl Wire {
         )
         .expect("the request can be encoded");
         self.stream.write_all(&frame)?;
+        Ok(self.correlation_id)
+    }
+
+    /// The next answer: its correlation id, and the frame without its length.
+    pub fn receive(&mut self) -> io::Result<(i32, Bytes)> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length)?;
         let mut body = vec![0; u32::from_be_bytes(length) as usize];
         self.stream.read_exact(&mut body)?;
-        assert_eq!(
-            body[..4],
-            self.correlation_id.to_be_bytes(),
-            "answers keep their order"
-        );
-        Ok(Bytes::from(body))
+        let id = body.first_chunk().expect("a correlation id");
+        Ok((i32::from_be_bytes(*id), Bytes::from(body)))
+    }
+
+    fn exchange(&mut self, version: i16, request: &Request) -> io::Result<Bytes> {
+        let asked = self.send(version, request)?;
+        let (answered, body) = self.receive()?;
+        assert_eq!(answered, asked, "answers keep their order");
+        Ok(body)
     }
 
     /// One request, one answer.
@@ -248,6 +258,19 @@ impl Wire {
             "every partition asked for"
         );
         Ok(topic.partitions)
+    }
+
+    /// A Fetch as it is given, of one partition; its answer.
+    pub fn fetch_as(
+        &mut self,
+        version: i16,
+        request: FetchRequest,
+    ) -> io::Result<FetchedPartition> {
+        let frame = self.exchange(version, &Request::Fetch(request))?;
+        let (_, view) = decode_fetch_response(version, frame).expect("an answer to Fetch");
+        let topic = view.topics.into_iter().next().expect("the topic asked for");
+        let partition = topic.partitions.into_iter().next();
+        Ok(partition.expect("the partition asked for"))
     }
 
     /// Sets a cluster setting.

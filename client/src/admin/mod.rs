@@ -3,6 +3,7 @@
 mod cluster;
 mod configs;
 mod groups;
+mod log_end;
 mod topics;
 
 use std::collections::BTreeMap;

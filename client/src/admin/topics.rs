@@ -18,6 +18,7 @@ use corduroy_protocol::messages::{
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
+use super::log_end::log_ends;
 use super::{Admin, AdminCall, check};
 use crate::client::{ClientShared, Target};
 use crate::config::Isolation;
@@ -86,6 +87,8 @@ pub struct PartitionOffsets {
     pub high_watermark: i64,
     /// Where reading ends for readers of committed records.
     pub last_stable: i64,
+    /// The end of the leader's log, with what is not committed yet; `None` where it does not tell.
+    pub log_end: Option<i64>,
 }
 
 impl Admin {
@@ -331,10 +334,12 @@ impl Admin {
             };
             async move { list_once(&self.client, &question).await.0 }
         };
-        let (starts, ends, stable) = futures::join!(
+        let numbers = topic.partitions.iter().map(|partition| partition.partition);
+        let (starts, ends, stable, log_ends) = futures::join!(
             ask(OffsetSpec::Earliest, Isolation::ReadUncommitted),
             ask(OffsetSpec::Latest, Isolation::ReadUncommitted),
             ask(OffsetSpec::Latest, Isolation::ReadCommitted),
+            log_ends(&self.client, &name, numbers),
         );
         for partition in &mut topic.partitions {
             let at = |found: &BTreeMap<i32, ListedOffset>| {
@@ -348,6 +353,10 @@ impl Admin {
                     log_start,
                     high_watermark,
                     last_stable,
+                    // Asked beside the others: what has been committed meanwhile is in the log.
+                    log_end: log_ends
+                        .get(&partition.partition)
+                        .map(|end| *end.max(&high_watermark)),
                 });
             }
         }

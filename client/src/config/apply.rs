@@ -262,13 +262,14 @@ fn parse_strategies(value: &str) -> Result<Vec<Strategy>, Error> {
         let name = match word.rsplit('.').next() {
             Some("RangeAssignor") => "range",
             Some("RoundRobinAssignor") => "roundrobin",
+            Some("StickyAssignor") => "sticky",
             Some("CooperativeStickyAssignor") => "cooperative-sticky",
             _ => word,
         };
         let Some(strategy) = Strategy::from_name(name) else {
             return Err(Error::config(format!(
                 "cannot read partition.assignment.strategy={value}: `{word}` is none of range, \
-                 roundrobin and cooperative-sticky"
+                 roundrobin, sticky and cooperative-sticky"
             )));
         };
         if !strategies.contains(&strategy) {

@@ -132,6 +132,9 @@ pub enum Strategy {
     Range,
     /// All partitions in turn, one for each member.
     RoundRobin,
+    /// Even, and each member gets back what it had, as far as that goes; everybody gives everything
+    /// up before a rebalance. For groups that have used it all along.
+    Sticky,
     /// Even, and each member keeps what it has: only what moves is taken away (KIP-429).
     CooperativeSticky,
 }
@@ -142,6 +145,7 @@ impl Strategy {
         match self {
             Strategy::Range => "range",
             Strategy::RoundRobin => "roundrobin",
+            Strategy::Sticky => "sticky",
             Strategy::CooperativeSticky => "cooperative-sticky",
         }
     }
@@ -150,6 +154,7 @@ impl Strategy {
         [
             Strategy::Range,
             Strategy::RoundRobin,
+            Strategy::Sticky,
             Strategy::CooperativeSticky,
         ]
         .into_iter()

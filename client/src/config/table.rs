@@ -416,8 +416,8 @@ pub const PROPERTIES: &[Property] = &[
         Group,
         "partition.assignment.strategy",
         "range,cooperative-sticky",
-        "assignors of the classic protocol, the preferred one first: range, roundrobin or \
-         cooperative-sticky, also as Java class names; members rebalance cooperatively if all of \
+        "assignors of the classic protocol, the preferred one first: range, roundrobin, \
+         sticky or cooperative-sticky, also as Java class names; members rebalance cooperatively if all of \
          theirs can",
     ),
     ignored(Group, "group.id", "`Client::group` names the group"),

@@ -10,7 +10,7 @@ use super::driver::Command;
 use super::ledger::Position;
 use crate::client::ClientShared;
 use crate::error::Error;
-use crate::reader::{ReadBatch, ReadRecord};
+use crate::reader::{ReadBatch, ReadRecord, Told};
 use crate::topic_partition::TopicPartition;
 
 /// Consecutive records of one partition, read as a member of a group. Never empty.
@@ -109,6 +109,11 @@ impl Batch {
     /// The high watermark at the time of the fetch.
     pub fn high_watermark(&self) -> i64 {
         self.read.high_watermark()
+    }
+
+    /// What else the leader said in the answer to that fetch.
+    pub fn told(&self) -> Told {
+        self.read.told()
     }
 
     /// The generation (the member epoch, under the consumer protocol) in which it was handed out.

@@ -15,6 +15,7 @@ use super::driver::{Driver, Pace, Progress, Setup, Shared};
 use super::ledger::Ledger;
 use super::locate::Search;
 use super::machine::{Identity, Machine, MemberConfig};
+use super::pattern::Pattern;
 use crate::client::ClientShared;
 use crate::config::{
     GroupProtocol, GroupSettings, Isolation, OutOfRange, Settings, Strategy, validate_group,
@@ -45,6 +46,7 @@ pub struct GroupBuilder {
     client: Arc<ClientShared>,
     id: String,
     topics: BTreeSet<Arc<str>>,
+    pattern: Option<Pattern>,
     from: Option<From>,
     commits: Option<Commits>,
     prefetch_bytes: usize,
@@ -59,6 +61,7 @@ impl GroupBuilder {
             client,
             id,
             topics: BTreeSet::new(),
+            pattern: None,
             from: None,
             commits: None,
             prefetch_bytes: PREFETCH_BYTES,
@@ -76,6 +79,23 @@ impl GroupBuilder {
     pub fn topics<T: AsRef<str>>(mut self, topics: impl IntoIterator<Item = T>) -> GroupBuilder {
         self.topics
             .extend(topics.into_iter().map(|topic| Arc::from(topic.as_ref())));
+        self
+    }
+
+    /// Reads the topics whose whole name matches this regular expression, besides those of
+    /// [`topics`](GroupBuilder::topics), also those that are created later. Internal topics never
+    /// match.
+    ///
+    /// The consumer protocol leaves the match to the coordinator (KIP-848, RE2 syntax). Under the
+    /// classic one the member looks at the topics every `metadata.max.age.ms`, and rejoins when
+    /// others match than before. A wrong pattern is told by [`join`](GroupBuilder::join).
+    pub fn topics_matching(mut self, pattern: &str) -> GroupBuilder {
+        match Pattern::new(pattern) {
+            Ok(pattern) => self.pattern = Some(pattern),
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+        }
         self
     }
 
@@ -184,8 +204,8 @@ impl GroupBuilder {
         }
         let settings = &self.settings.group;
         validate_group(settings)?;
-        if self.id.is_empty() || self.topics.is_empty() {
-            let message = "a group needs an id and at least one topic";
+        if self.id.is_empty() || (self.topics.is_empty() && self.pattern.is_none()) {
+            let message = "a group needs an id and at least one topic, or a pattern";
             return Err(Error::config(message.to_owned()));
         }
         let commits = self.commits.unwrap_or(match settings.auto_commit {
@@ -211,6 +231,7 @@ impl GroupBuilder {
         let config = MemberConfig {
             group: group.clone(),
             topics: self.topics,
+            pattern: self.pattern,
             instance_id: text(&settings.instance_id),
             session_timeout: settings.session_timeout,
             rebalance_timeout: settings.poll_interval_max,

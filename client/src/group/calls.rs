@@ -15,9 +15,9 @@ use corduroy_protocol::messages::{
 };
 
 use super::assignor::{Assignments, Subscriber};
-use super::consumer::{Beat, ById, Pulse};
+use super::consumer::{Beat, ById, JOIN_EPOCH, Pulse};
 use super::embedded::{Subscription, decode_assignment, encode_assignment};
-use super::machine::{Identity, JoinRefusal, Joined, MemberConfig};
+use super::machine::{Identity, JoinRefusal, Joined, MemberConfig, Wish};
 use crate::config::Strategy;
 use crate::error::{Error, ErrorKind};
 use crate::net::api::{Api, StrBytes};
@@ -34,6 +34,9 @@ const JOIN_SLACK: Duration = Duration::from_secs(5);
 const JOIN_INSTANCE_VERSION: i16 = 5;
 const SYNC_INSTANCE_VERSION: i16 = 3;
 const HEARTBEAT_INSTANCE_VERSION: i16 = 3;
+
+/// First version of a heartbeat of the consumer protocol that may carry a pattern.
+const PATTERN_VERSION: i16 = 1;
 
 pub(super) fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
@@ -60,8 +63,7 @@ fn refusal(api: &'static str, code: i16, message: Option<&str>, on: &Connection)
 pub(super) async fn join(
     on: &Connection,
     config: &MemberConfig,
-    identity: Identity,
-    owned: BTreeSet<TopicPartition>,
+    wish: Wish,
     request_timeout: Duration,
 ) -> Result<Joined, JoinRefusal> {
     let version = on
@@ -73,16 +75,16 @@ pub(super) async fn join(
             Error::new(ErrorKind::Unsupported, message).with_broker(on.label()),
         ));
     }
-    let metadata = Subscription {
-        topics: config.topics.clone(),
-        owned,
+    let identity = wish.identity;
+    let subscription = Subscription {
+        topics: wish.topics,
+        owned: wish.owned,
         generation: identity.generation,
-    }
-    .encode();
+    };
     let protocols = config.strategies.iter().map(|strategy| {
         JoinGroupRequestProtocol::default()
             .with_name(StrBytes::from_static_str(strategy.name()))
-            .with_metadata(metadata.clone())
+            .with_metadata(subscription.encode(*strategy, &wish.previous))
     });
     let request = JoinGroupRequest::default()
         .with_group_id(group_id(config))
@@ -110,9 +112,11 @@ pub(super) async fn join(
     }
     // A leader that takes the place of its own predecessor is told that nothing has changed.
     let leads = answer.leader == answer.member_id && !answer.skip_assignment;
+    let protocol = answer.protocol_name.as_deref().unwrap_or_default();
+    let strategy = Strategy::from_name(protocol);
     let lead = leads.then(|| {
         let members = answer.members.iter().filter_map(|member| {
-            match Subscription::decode(&member.metadata) {
+            match Subscription::decode(&member.metadata, strategy) {
                 Ok(subscription) => Some(Subscriber {
                     member_id: member.member_id.to_string(),
                     instance_id: member.group_instance_id.as_ref().map(ToString::to_string),
@@ -132,10 +136,7 @@ pub(super) async fn join(
             member_id: answer.member_id.to_string(),
             generation: answer.generation_id,
         },
-        protocol: answer
-            .protocol_name
-            .map(|name| name.to_string())
-            .unwrap_or_default(),
+        protocol: protocol.to_owned(),
         lead,
     })
 }
@@ -212,14 +213,22 @@ pub(super) async fn consumer_heartbeat(
         .with_instance_id(config.instance_id.as_deref().map(text))
         .with_rebalance_timeout_ms(-1)
         .with_topic_partitions(beat.owned.as_ref().map(partitions_by_id));
+    let is_join = beat.identity.generation == JOIN_EPOCH;
+    if config.pattern.is_some()
+        && is_join
+        && on.version::<ConsumerGroupHeartbeatRequest>()? < PATTERN_VERSION
+    {
+        let message = "the broker knows no subscription by pattern (Kafka 4.0 does)";
+        return Err(Error::new(ErrorKind::Unsupported, message).with_broker(on.label()));
+    }
     if beat.is_full {
         let topics = config.topics.iter().map(|topic| TopicName(text(topic)));
         request = request
             .with_rebalance_timeout_ms(millis(config.rebalance_timeout))
             .with_subscribed_topic_names(Some(topics.collect()))
+            .with_subscribed_topic_regex(config.pattern.as_ref().map(|one| text(one.source())))
             .with_server_assignor(config.remote_assignor.as_deref().map(text));
     }
-    let is_join = beat.identity.generation == 0;
     let answer = on
         .call(limit, |version| {
             if version == 0 && is_join {

@@ -13,12 +13,16 @@
 //! | Away | the user asks for records again: Joining |
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use corduroy_protocol::ErrorCode;
 use tokio::time::Instant;
 
 use super::assignor::{Assignments, PartitionCounts};
-use super::machine::{Act, Call, Identity, JoinRefusal, Joined, MemberConfig, Seat, retry_later};
+use super::embedded::Previous;
+use super::machine::{
+    Act, Call, Identity, JoinRefusal, Joined, MemberConfig, Seat, Wish, retry_later,
+};
 use crate::config::Strategy;
 use crate::error::{Error, ErrorKind};
 use crate::topic_partition::TopicPartition;
@@ -46,7 +50,12 @@ pub(super) struct Classic {
     is_cooperative: bool,
     identity: Identity,
     strategy: Option<Strategy>,
+    /// What this member wants to read; `None` until somebody has looked what a pattern matches.
+    topics: Option<BTreeSet<Arc<str>>>,
+    /// What it said last that it wants.
+    asked: BTreeSet<Arc<str>>,
     owned: BTreeSet<TopicPartition>,
+    previous: Previous,
     phase: Phase,
     pub(super) seat: Seat,
     pub(super) failed: Option<Error>,
@@ -70,7 +79,10 @@ impl Classic {
                 generation: NO_GENERATION,
             },
             strategy: None,
+            topics: config.pattern.is_none().then(|| config.topics.clone()),
+            asked: BTreeSet::new(),
             owned: BTreeSet::new(),
+            previous: Previous::default(),
             phase: Phase::Joining,
             seat: Seat::new(config.backoff),
             failed: None,
@@ -108,14 +120,19 @@ impl Classic {
         }
         let identity = self.identity.clone();
         let call = match &self.phase {
-            Phase::Joining => Call::Join {
-                identity,
-                owned: if self.is_cooperative {
-                    self.owned.clone()
-                } else {
-                    BTreeSet::new()
-                },
-            },
+            Phase::Joining => {
+                self.asked = self.topics.clone()?;
+                Call::Join(Wish {
+                    identity,
+                    topics: self.asked.clone(),
+                    owned: if self.is_cooperative {
+                        self.owned.clone()
+                    } else {
+                        BTreeSet::new()
+                    },
+                    previous: self.previous.clone(),
+                })
+            }
             Phase::Syncing(assignments) => Call::Sync {
                 identity,
                 strategy: self.strategy?,
@@ -187,6 +204,10 @@ impl Classic {
             Ok(assigned) => {
                 self.seat.served();
                 self.heartbeat_at = now + self.config.heartbeat_interval;
+                self.previous = Previous {
+                    partitions: assigned.clone(),
+                    generation: self.identity.generation,
+                };
                 let added = &assigned - &self.owned;
                 let revoked = &self.owned - &assigned;
                 self.owned.extend(added.iter().cloned());
@@ -194,6 +215,9 @@ impl Classic {
                 self.phase = Phase::Stable;
                 if !revoked.is_empty() {
                     self.release(revoked);
+                } else if self.topics.as_ref() != Some(&self.asked) {
+                    // What the pattern matches has changed while the group joined.
+                    self.rejoin();
                 }
             }
             // Another rebalance, or another coordinator that does not know of this one: the
@@ -236,6 +260,19 @@ impl Classic {
         if is_news && self.phase == Phase::Stable {
             self.rejoin();
         }
+    }
+
+    /// These topics are wanted from now on: the group is told by a rebalance. `false` if they were
+    /// wanted before.
+    pub(super) fn subscribe(&mut self, topics: BTreeSet<Arc<str>>) -> bool {
+        if self.topics.as_ref() == Some(&topics) {
+            return false;
+        }
+        self.topics = Some(topics);
+        if self.phase == Phase::Stable {
+            self.rejoin();
+        }
+        true
     }
 
     pub(super) fn released(&mut self) {

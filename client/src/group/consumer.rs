@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::topic_partition::TopicPartition;
 
 /// The epoch of a member that wants to join.
-const JOIN_EPOCH: i32 = 0;
+pub(super) const JOIN_EPOCH: i32 = 0;
 
 /// The epoch by which a member leaves for good.
 const LEAVE_EPOCH: i32 = -1;

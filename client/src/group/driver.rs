@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corduroy_protocol::ErrorCode;
-use corduroy_protocol::messages::OffsetCommitRequest;
+use corduroy_protocol::messages::{MetadataRequest, OffsetCommitRequest};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
+use uuid::Uuid;
 
 use super::assignor::{Assignments, PartitionCounts, assign};
 use super::calls;
@@ -41,6 +42,9 @@ const RELEASE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often brokers are asked for topics that do not exist yet.
 const ABSENT_TOPIC_WAIT: Duration = Duration::from_secs(1);
 
+/// From this version on a request for metadata can say that it creates nothing.
+const METADATA_CREATES_VERSION: i16 = 4;
+
 /// Longest wait for the answers to the last commit and to the leave of a member that goes.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -57,7 +61,10 @@ pub(super) enum Command {
 
 /// What the task tells the user's handle, in order.
 pub(super) enum Notice {
-    Assigned(BTreeSet<TopicPartition>),
+    Assigned {
+        partitions: BTreeSet<TopicPartition>,
+        generation: i32,
+    },
     Revoking {
         partitions: BTreeSet<TopicPartition>,
         ticket: u64,
@@ -117,6 +124,8 @@ enum Answer {
     Divided(Assignments, PartitionCounts),
     Committed(Result<std::collections::BTreeMap<TopicPartition, ErrorCode>, Error>),
     Located(Result<Vec<Start>, Error>),
+    /// All topics that are not internal.
+    Listed(Result<Vec<(Uuid, Arc<str>)>, Error>),
     Left,
 }
 
@@ -145,6 +154,8 @@ pub(super) struct Driver {
     /// The topics whose partitions count: this member's own, or all of the group where it leads.
     interest: BTreeSet<Arc<str>>,
     absent_at: Option<Instant>,
+    /// When to look at all topics; `None` while that is under way, or without a pattern.
+    list_at: Option<Instant>,
 }
 
 impl Driver {
@@ -161,6 +172,7 @@ impl Driver {
             tickets: 0,
             interest: config.topics.clone(),
             absent_at: None,
+            list_at: config.pattern.is_some().then_some(now),
             config,
             machine,
             setup,
@@ -181,6 +193,7 @@ impl Driver {
             if self.absent_at.is_some_and(|at| now >= at) {
                 self.look_at_topics();
             }
+            self.list_topics(now);
             while let Some(act) = self.machine.step(now) {
                 if let Act::Fail(error) = act {
                     return self.fail(error);
@@ -217,6 +230,7 @@ impl Driver {
             self.commits.wake_at(),
             self.commit_at,
             self.absent_at,
+            self.list_at,
             busy_since.map(|since| since + self.setup.poll_interval_max),
             self.releasing
                 .as_ref()
@@ -336,8 +350,13 @@ impl Driver {
             wanted.push((at.clone(), incarnation));
         }
         drop(ledger);
-        *self.setup.shared.identity.lock() = self.machine.identity();
-        self.tell(Notice::Assigned(partitions));
+        let identity = self.machine.identity();
+        let generation = identity.generation;
+        *self.setup.shared.identity.lock() = identity;
+        self.tell(Notice::Assigned {
+            partitions,
+            generation,
+        });
         // One search for each topic: one that is in trouble does not hold up the others.
         for (topic, wanted) in by_topic {
             let search = self.setup.search.clone();
@@ -362,12 +381,12 @@ impl Driver {
         self.answers.push(Box::pin(async move {
             let connection = coordinator.reach(&pool).await;
             match (call, connection) {
-                (Call::Join { .. }, Err(error)) => Answer::Joined(Err(JoinRefusal::Error(error))),
+                (Call::Join(_), Err(error)) => Answer::Joined(Err(JoinRefusal::Error(error))),
                 (Call::Sync { .. }, Err(error)) => Answer::Synced(Err(error)),
                 (Call::Heartbeat { .. }, Err(error)) => Answer::Beaten(Err(error)),
                 (Call::ConsumerHeartbeat(_), Err(error)) => Answer::Pulse(Err(error)),
-                (Call::Join { identity, owned }, Ok(on)) => {
-                    Answer::Joined(calls::join(&on, &config, identity, owned, timeout).await)
+                (Call::Join(wish), Ok(on)) => {
+                    Answer::Joined(calls::join(&on, &config, wish, timeout).await)
                 }
                 (
                     Call::Sync {
@@ -442,6 +461,17 @@ impl Driver {
                 if !starts.is_empty() {
                     self.change(Change::Add(starts));
                 }
+            }
+            (Answer::Listed(Ok(topics)), _) => {
+                self.list_at = Some(now + self.setup.client.net.settings.metadata_max_age);
+                self.take_topics(topics);
+            }
+            (Answer::Listed(Err(error)), _) => {
+                if !error.is_retriable() {
+                    return Err(error);
+                }
+                tracing::debug!(group = %self.config.group, %error, "no list of topics");
+                self.list_at = Some(now + ABSENT_TOPIC_WAIT);
             }
             _ => {}
         }
@@ -553,7 +583,54 @@ impl Driver {
         } else if self.absent_at.is_none_or(|at| now >= at) {
             self.absent_at = Some(now + ABSENT_TOPIC_WAIT);
             client.metadata.refresh_soon();
+            // The coordinator may know a topic that matches before this client has seen it.
+            self.list_at = self.list_at.map(|_| now);
         }
+    }
+
+    /// Asks for the names of all topics if a pattern has to be held against them and it is time.
+    fn list_topics(&mut self, now: Instant) {
+        if self.list_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.list_at = None;
+        let client = self.setup.client.clone();
+        let deadline = client.api_deadline();
+        self.answers.push(Box::pin(async move {
+            let all = |version| {
+                MetadataRequest::default()
+                    .with_topics(None)
+                    .with_allow_auto_topic_creation(version < METADATA_CREATES_VERSION)
+            };
+            let listed = client.ask_any(deadline, all, |_answer| Ok(())).await;
+            Answer::Listed(listed.map(|answer| {
+                let image = ClusterImage::default().merged(&answer);
+                let topics = image.topics.values().filter(|topic| !topic.internal);
+                topics.map(|topic| (topic.id, topic.name.clone())).collect()
+            }))
+        }));
+    }
+
+    fn take_topics(&mut self, topics: Vec<(Uuid, Arc<str>)>) {
+        let Some(pattern) = &self.config.pattern else {
+            return;
+        };
+        match &mut self.machine {
+            Machine::Classic(machine) => {
+                let matching = topics.into_iter().map(|(_, name)| name);
+                let mut wanted = self.config.topics.clone();
+                wanted.extend(matching.filter(|name| pattern.matches(name)));
+                if machine.subscribe(wanted.clone()) {
+                    self.interest = wanted;
+                }
+            }
+            Machine::Consumer(machine) => {
+                let now = self.setup.client.net.env.now();
+                let known = topics.into_iter().filter(|(id, _)| !id.is_nil());
+                machine.topics_changed(now, known);
+            }
+        }
+        self.look_at_topics();
     }
 
     /// Commits what is left, leaves, and ends.

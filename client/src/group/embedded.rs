@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use crate::config::Strategy;
 use crate::error::{Error, ErrorKind};
 use crate::topic_partition::TopicPartition;
 
@@ -35,27 +36,55 @@ pub(super) struct Subscription {
     pub(super) generation: i32,
 }
 
+/// What the sticky strategy's members remember of their last assignment, since they have given it
+/// up when they rejoin: Kafka's StickyAssignorUserData (partitions, v1+ i32 generation).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Previous {
+    pub(super) partitions: BTreeSet<TopicPartition>,
+    /// -1 = none.
+    pub(super) generation: i32,
+}
+
+impl Default for Previous {
+    fn default() -> Previous {
+        Previous {
+            partitions: BTreeSet::new(),
+            generation: -1,
+        }
+    }
+}
+
 impl Subscription {
-    pub(super) fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self, strategy: Strategy, previous: &Previous) -> Bytes {
         let mut out = BytesMut::new();
         out.put_i16(SUBSCRIPTION_VERSION);
         out.put_i32(self.topics.len() as i32);
         for topic in &self.topics {
             put_string(&mut out, topic);
         }
-        // Java's cooperative-sticky assignor looks for the generation here as well, since version
-        // 1 has no field for it.
-        out.put_i32(4);
-        out.put_i32(self.generation);
+        let mut user_data = BytesMut::new();
+        if strategy == Strategy::Sticky {
+            put_partitions(&mut user_data, &previous.partitions);
+            user_data.put_i32(previous.generation);
+        } else {
+            // Java's cooperative-sticky assignor looks for the generation here as well, since
+            // version 1 has no field for it.
+            user_data.put_i32(self.generation);
+        }
+        out.put_i32(user_data.len() as i32);
+        out.put_slice(&user_data);
         put_partitions(&mut out, &self.owned);
         out.put_i32(self.generation);
         out.put_i16(-1); // no rack
         out.freeze()
     }
 
+    /// `strategy` is the one that the group has chosen: what a member had comes by another way under
+    /// the sticky one.
+    ///
     /// # Errors
     /// Malformed.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Subscription, Error> {
+    pub(super) fn decode(bytes: &[u8], strategy: Option<Strategy>) -> Result<Subscription, Error> {
         let mut input = Input(bytes);
         let version = input.i16()?;
         let mut topics = BTreeSet::new();
@@ -68,6 +97,14 @@ impl Subscription {
         } else {
             BTreeSet::new()
         };
+        if strategy == Some(Strategy::Sticky) {
+            let previous = Previous::decode(user_data)?;
+            return Ok(Subscription {
+                topics,
+                owned: previous.partitions,
+                generation: previous.generation,
+            });
+        }
         let generation = if version >= 2 {
             input.i32()?
         } else {
@@ -79,6 +116,21 @@ impl Subscription {
             topics,
             owned,
             generation,
+        })
+    }
+}
+
+impl Previous {
+    fn decode(user_data: &[u8]) -> Result<Previous, Error> {
+        // A member that was never assigned anything may send nothing.
+        if user_data.is_empty() {
+            return Ok(Previous::default());
+        }
+        let mut input = Input(user_data);
+        Ok(Previous {
+            partitions: input.partitions()?,
+            // Version 0 ends before it, and nothing says which version this is.
+            generation: input.i32().unwrap_or(-1),
         })
     }
 }
@@ -207,6 +259,41 @@ mod tests {
         }
     }
 
+    fn whole() -> Bytes {
+        subscription().encode(Strategy::Range, &Previous::default())
+    }
+
+    #[test]
+    fn a_sticky_member_tells_what_it_had() {
+        let previous = Previous {
+            partitions: set(&[("t", 5)]),
+            generation: 6,
+        };
+        let wish = Subscription {
+            topics: ["t".into()].into(),
+            owned: set(&[]),
+            generation: 7,
+        };
+        let bytes = wish.encode(Strategy::Sticky, &previous);
+        let user_data = [
+            &[0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 1, 0, 0, 0, 5][..],
+            &[0, 0, 0, 6],
+        ]
+        .concat();
+        assert_eq!(bytes[9..13], [0, 0, 0, 19]);
+        assert_eq!(bytes[13..32], user_data);
+        let read = Subscription::decode(&bytes, Some(Strategy::Sticky)).expect("whole");
+        assert_eq!((read.owned, read.generation), (set(&[("t", 5)]), 6));
+        // Under another strategy that is nobody's business.
+        let read = Subscription::decode(&bytes, Some(Strategy::Range)).expect("whole");
+        assert_eq!(read, wish);
+        // Version 0 of the user data has no generation; a newcomer has none at all.
+        let old = Previous::decode(&user_data[..15]).expect("version 0");
+        assert_eq!((old.partitions, old.generation), (set(&[("t", 5)]), -1));
+        assert_eq!(Previous::decode(&[]).expect("none"), Previous::default());
+        assert!(Previous::decode(&user_data[..12]).is_err());
+    }
+
     #[test]
     fn a_subscription_has_kafkas_bytes() {
         let bytes = Subscription {
@@ -214,7 +301,7 @@ mod tests {
             owned: set(&[("t", 5)]),
             generation: 2,
         }
-        .encode();
+        .encode(Strategy::Range, &Previous::default());
         let expected = [
             &[0, 3][..],
             &[0, 0, 0, 1, 0, 1, b't'],
@@ -241,7 +328,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let read = Subscription::decode(&subscription().encode()).expect("whole");
+        let read = Subscription::decode(&whole(), None).expect("whole");
         assert_eq!(read, subscription());
         let assigned = set(&[("a", 0), ("b", 3)]);
         let read = decode_assignment(&encode_assignment(&assigned)).expect("whole");
@@ -252,7 +339,7 @@ mod tests {
     #[test]
     fn older_versions_have_less_and_newer_ones_more() {
         let oldest = [0, 0, 0, 0, 0, 1, 0, 1, b't', 0xff, 0xff, 0xff, 0xff];
-        let read = Subscription::decode(&oldest).expect("version 0");
+        let read = Subscription::decode(&oldest, None).expect("version 0");
         assert_eq!(
             (read.topics.len(), read.owned.len(), read.generation),
             (1, 0, -1)
@@ -261,25 +348,30 @@ mod tests {
         let mut first = vec![0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 9];
         first.extend([0, 0, 0, 0]);
         assert_eq!(
-            Subscription::decode(&first).expect("version 1").generation,
+            Subscription::decode(&first, None)
+                .expect("version 1")
+                .generation,
             9
         );
-        let mut newer = subscription().encode().to_vec();
+        let mut newer = whole().to_vec();
         newer[1] = 9;
         newer.extend([1, 2, 3]);
-        assert_eq!(Subscription::decode(&newer).expect("newer"), subscription());
+        assert_eq!(
+            Subscription::decode(&newer, None).expect("newer"),
+            subscription()
+        );
     }
 
     #[test]
     fn hostile_bytes_are_refused() {
-        let whole = subscription().encode();
+        let whole = whole();
         // The rack at the end is not looked at.
         for length in 0..whole.len() - 2 {
-            let cut = Subscription::decode(&whole[..length]);
+            let cut = Subscription::decode(&whole[..length], None);
             assert!(cut.is_err(), "cut at {length}");
         }
         let endless = [0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0];
         assert!(decode_assignment(&endless).is_err());
-        assert!(Subscription::decode(&endless).is_err());
+        assert!(Subscription::decode(&endless, None).is_err());
     }
 }

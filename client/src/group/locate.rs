@@ -87,13 +87,14 @@ impl Search {
             starts = places.starts(from, &fresh, None, deadline).await?;
         }
         let start = |(at, incarnation): &(TopicPartition, u64)| {
-            let offset = match committed.get(at) {
-                Some(committed) => committed.offset,
-                None => *starts.get(&at.partition)?,
+            let (offset, leader_epoch) = match committed.get(at) {
+                Some(committed) => (committed.offset, committed.leader_epoch.unwrap_or(-1)),
+                None => (*starts.get(&at.partition)?, -1),
             };
             Some(Start {
                 at: at.clone(),
                 offset,
+                leader_epoch,
                 incarnation: *incarnation,
             })
         };

@@ -12,6 +12,8 @@ use tokio::time::Instant;
 use super::assignor::{Assignments, PartitionCounts, Subscriber};
 use super::classic::Classic;
 use super::consumer::Consumer;
+use super::embedded::Previous;
+use super::pattern::Pattern;
 use crate::backoff::Backoff;
 use crate::config::Strategy;
 use crate::error::{Error, ErrorKind};
@@ -23,6 +25,8 @@ use corduroy_protocol::ErrorCode;
 pub(super) struct MemberConfig {
     pub(super) group: Arc<str>,
     pub(super) topics: BTreeSet<Arc<str>>,
+    /// Topics that have no name yet.
+    pub(super) pattern: Option<Pattern>,
     /// Set for a static member (KIP-345).
     pub(super) instance_id: Option<String>,
     pub(super) session_timeout: Duration,
@@ -43,14 +47,21 @@ pub(crate) struct Identity {
     pub(super) generation: i32,
 }
 
+/// What a member of the classic protocol joins with.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wish {
+    pub(super) identity: Identity,
+    pub(super) topics: BTreeSet<Arc<str>>,
+    /// What this member has and may keep: nothing under an eager protocol.
+    pub(super) owned: BTreeSet<TopicPartition>,
+    /// What it had last and would like to have again (the sticky strategy).
+    pub(super) previous: Previous,
+}
+
 /// A request to the coordinator. At most one is on its way.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Call {
-    Join {
-        identity: Identity,
-        /// What this member has and may keep: nothing under an eager protocol.
-        owned: BTreeSet<TopicPartition>,
-    },
+    Join(Wish),
     Sync {
         identity: Identity,
         strategy: Strategy,

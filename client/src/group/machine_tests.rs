@@ -14,6 +14,7 @@ use super::classic::Classic;
 use super::consumer::{ById, Consumer, Pulse};
 use super::embedded::Subscription;
 use super::machine::{Act, Call, Identity, JoinRefusal, Joined, Machine, MemberConfig};
+use super::pattern::Pattern;
 use crate::backoff::Backoff;
 use crate::config::Strategy;
 use crate::error::{Error, ErrorKind};
@@ -23,6 +24,7 @@ fn config(strategy: Strategy, instance: Option<&str>) -> MemberConfig {
     MemberConfig {
         group: "g".into(),
         topics: ["t".into()].into(),
+        pattern: None,
         instance_id: instance.map(str::to_owned),
         session_timeout: Duration::from_secs(45),
         rebalance_timeout: Duration::from_secs(300),
@@ -77,8 +79,15 @@ fn who(identity: &Identity) -> String {
 fn tell(act: &Act) -> String {
     match act {
         Act::Find => "find".to_owned(),
-        Act::Send(Call::Join { identity, owned }) => {
-            format!("join {}{}", who(identity), show(owned))
+        Act::Send(Call::Join(wish)) => {
+            // `t` alone is what the others want.
+            let topics: Vec<&str> = wish.topics.iter().map(AsRef::as_ref).collect();
+            let wants = match topics.join("+").as_str() {
+                "t" => String::new(),
+                "" => " wants nothing".to_owned(),
+                topics => format!(" wants {topics}"),
+            };
+            format!("join {}{}{wants}", who(&wish.identity), show(&wish.owned))
         }
         Act::Send(Call::Sync {
             identity,
@@ -182,6 +191,9 @@ impl Stage {
             ("topics", Machine::Classic(machine)) => {
                 let count = rest.parse().expect("a number");
                 machine.topics_changed(&PartitionCounts::from([("t".into(), count)]));
+            }
+            ("match", Machine::Classic(machine)) => {
+                machine.subscribe(words.iter().map(|topic| (*topic).into()).collect());
             }
             ("synced", Machine::Classic(machine)) => machine.synced(now, Ok(set(rest))),
             ("sync-fails", Machine::Classic(machine)) => machine.synced(now, Err(error(rest))),
@@ -531,4 +543,77 @@ fn a_static_member_of_the_consumer_protocol_leaves_for_a_while() {
          found => beat m@0 full owns
          beat-fails UNRELEASED_INSTANCE_ID => fail UNRELEASED_INSTANCE_ID",
     );
+}
+
+/// With a pattern instead of a name.
+fn by_pattern(strategy: Strategy) -> Stage {
+    let now = Instant::now();
+    let config = MemberConfig {
+        topics: BTreeSet::new(),
+        pattern: Some(Pattern::new("t.*").expect("a pattern")),
+        ..config(strategy, None)
+    };
+    Stage {
+        machine: Machine::Classic(Classic::new(config, now)),
+        now,
+        strategy,
+    }
+}
+
+#[test]
+fn a_member_with_a_pattern_waits_for_the_topics_and_rejoins_when_others_match() {
+    by_pattern(Strategy::Range).run(
+        "start => find
+         found
+         match t => join @-1
+         joined a@1 => sync a@1
+         synced t0 => assign t0
+         match t
+         match t u => revoke t0
+         released => join a@1 wants t+u
+         joined a@2 => sync a@2
+         synced t0 u0 => assign t0 u0",
+    );
+    by_pattern(Strategy::CooperativeSticky).run(
+        "match => find
+         found => join @-1 wants nothing
+         joined a@1 => sync a@1
+         match t
+         synced => assign | join a@1
+         match t u
+         joined a@2 => sync a@2
+         synced t0 => assign t0 | join a@2 t0 wants t+u
+         match u
+         joined a@3 => sync a@3
+         synced u0 => assign u0 | revoke t0
+         released => join a@3 u0 wants u",
+    );
+}
+
+#[test]
+fn a_sticky_member_remembers_what_it_gave_up() {
+    let mut stage = classic(Strategy::Sticky, None);
+    let now = stage.now;
+    for input in ["found", "joined a@1", "synced t0 t1"] {
+        stage.happen(input);
+        while stage.machine.step(now).is_some() {}
+    }
+    stage.now += Duration::from_secs(3);
+    while stage.machine.step(stage.now).is_some() {}
+    for input in ["beat-fails REBALANCE_IN_PROGRESS", "released"] {
+        stage.happen(input);
+        if input == "released" {
+            let Some(Act::Send(Call::Join(wish))) = stage.machine.step(stage.now) else {
+                panic!("no join");
+            };
+            assert_eq!(wish.owned, set(""));
+            let previous = (wish.previous.partitions, wish.previous.generation);
+            assert_eq!(previous, (set("t0 t1"), 1));
+        } else {
+            assert_eq!(
+                stage.machine.step(stage.now).as_ref().map(tell).as_deref(),
+                Some("revoke t0 t1")
+            );
+        }
+    }
 }

@@ -6,6 +6,7 @@
 //! | `builder` | what a user sets |
 //! | `machine`, `classic`, `consumer` | what a member does next, by either protocol; pure |
 //! | `assignor`, `embedded` | how a leader divides, and the bytes members exchange; pure |
+//! | `pattern` | which topics a subscription by pattern means; pure |
 //! | `ledger`, `commits` | what is handed out, processed, committed; no I/O |
 //! | `driver` | the task that does what these say |
 //! | `calls`, `offsets`, `coordinator`, `locate` | requests |
@@ -28,6 +29,7 @@ mod machine;
 mod machine_tests;
 pub(crate) mod offsets;
 mod partitions;
+mod pattern;
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
@@ -57,9 +59,15 @@ use ledger::Standing;
 pub enum GroupEvent {
     /// Records.
     Batch(Batch),
-    /// These partitions are this member's from now on; none is an assignment as well. Records of
-    /// theirs follow.
-    Assigned(Vec<TopicPartition>),
+    /// These partitions are this member's from now on, besides those that it has; none is an
+    /// assignment as well. Records of theirs follow.
+    Assigned {
+        /// What is new.
+        partitions: Vec<TopicPartition>,
+        /// The generation that assigned them (the member epoch under the consumer protocol).
+        /// [`Group::generation`] may be further already.
+        generation: i32,
+    },
     /// These partitions go to others: no more records of theirs follow. They are still this
     /// member's until it asks for the next event, so what has to be finished or committed before
     /// can be, now. It may take as long as a batch may.
@@ -327,9 +335,15 @@ impl Group {
 
     fn take_notice(&mut self, notice: Notice) -> Result<GroupEvent, Error> {
         match notice {
-            Notice::Assigned(partitions) => {
+            Notice::Assigned {
+                partitions,
+                generation,
+            } => {
                 self.owned.extend(partitions.iter().cloned());
-                Ok(GroupEvent::Assigned(partitions.into_iter().collect()))
+                Ok(GroupEvent::Assigned {
+                    partitions: partitions.into_iter().collect(),
+                    generation,
+                })
             }
             Notice::Revoking { partitions, ticket } => {
                 self.owned = &self.owned - &partitions;

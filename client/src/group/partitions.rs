@@ -202,7 +202,7 @@ impl Group {
                     self.tell(Command::Hold(at, true));
                 }
             }
-            GroupEvent::Assigned(_) => {}
+            GroupEvent::Assigned { .. } => {}
             GroupEvent::Revoked(partitions) => {
                 drop_waiting(lanes, &partitions);
                 // Asking for the next event gives them back: first the work on them ends.

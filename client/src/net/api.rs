@@ -12,7 +12,8 @@ use corduroy_protocol::messages::{
     LeaveGroupRequest, LeaveGroupResponse, ListGroupsRequest, ListGroupsResponse,
     ListOffsetsRequest, ListOffsetsResponse, MetadataRequest, MetadataResponse,
     OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
-    OffsetFetchRequest, OffsetFetchResponse, ProduceRequest, ProduceResponse, SyncGroupRequest,
+    OffsetFetchRequest, OffsetFetchResponse, OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse, ProduceRequest, ProduceResponse, SyncGroupRequest,
     SyncGroupResponse,
 };
 use corduroy_protocol::{ApiKey, Request, Response};
@@ -77,6 +78,7 @@ apis! {
     LeaveGroup LeaveGroupRequest LeaveGroupResponse 0..=5;
     OffsetCommit OffsetCommitRequest OffsetCommitResponse 2..=9;
     OffsetFetch OffsetFetchRequest OffsetFetchResponse 1..=9;
+    OffsetForLeaderEpoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse 2..=4;
     ListGroups ListGroupsRequest ListGroupsResponse 0..=5;
     DescribeGroups DescribeGroupsRequest DescribeGroupsResponse 0..=6;
     DeleteGroups DeleteGroupsRequest DeleteGroupsResponse 0..=2;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use corduroy_record::{Record, TimestampType};
+use tokio::time::Instant;
 
 /// A record as it was read.
 #[derive(Clone, Debug)]
@@ -75,6 +76,22 @@ impl ReadRecord {
     }
 }
 
+/// What the leader said of a partition in the answer to one fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Told {
+    /// When it was asked. Batches are fetched ahead: it may be long before they are taken.
+    pub asked_at: Instant,
+    /// The epoch in which it was asked as the leader, and answered as it; -1 if that is not known.
+    pub leader_epoch: i32,
+    /// Where its log starts.
+    pub log_start: i64,
+    /// Below it every transaction has ended; -1 if it does not say.
+    pub last_stable: i64,
+    /// Below it records are committed.
+    pub high_watermark: i64,
+}
+
 /// Consecutive records of one partition, as one fetch brought them. Never empty.
 #[derive(Clone, Debug)]
 pub struct ReadBatch {
@@ -82,7 +99,7 @@ pub struct ReadBatch {
     pub(crate) partition: i32,
     pub(crate) records: Vec<ReadRecord>,
     pub(crate) next_offset: i64,
-    pub(crate) high_watermark: i64,
+    pub(crate) told: Told,
     /// What it takes of the prefetch budget.
     pub(crate) fetched_bytes: usize,
     /// Which ownership of the partition it was fetched under; 0 without a group.
@@ -123,7 +140,12 @@ impl ReadBatch {
 
     /// The high watermark at the time of the fetch.
     pub fn high_watermark(&self) -> i64 {
-        self.high_watermark
+        self.told.high_watermark
+    }
+
+    /// What else the leader said in the answer to that fetch.
+    pub fn told(&self) -> Told {
+        self.told
     }
 }
 

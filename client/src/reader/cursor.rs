@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use corduroy_record::{Batch, BatchError, Record, parse_many};
 
-use super::batch::{ReadBatch, ReadRecord};
+use super::batch::{ReadBatch, ReadRecord, Told};
 use crate::config::Isolation;
 use crate::error::{Error, ErrorKind};
 
@@ -23,7 +23,7 @@ pub(crate) struct Aborted {
 /// What a fetch brought for one partition.
 pub(crate) struct Fetched {
     pub(crate) records: Bytes,
-    pub(crate) high_watermark: i64,
+    pub(crate) told: Told,
     pub(crate) aborted: Vec<Aborted>,
 }
 
@@ -61,6 +61,12 @@ impl Cursor {
             end_offset,
             last_epoch: -1,
         }
+    }
+
+    /// The same, behind a record that was read before, of this leader epoch.
+    pub(crate) fn behind(mut self, leader_epoch: i32) -> Cursor {
+        self.last_epoch = leader_epoch;
+        self
     }
 
     pub(crate) fn next_offset(&self) -> i64 {
@@ -153,7 +159,7 @@ impl Cursor {
             partition: self.partition,
             records,
             next_offset: self.next_offset,
-            high_watermark: fetched.high_watermark,
+            told: fetched.told,
             fetched_bytes,
             incarnation: 0,
         }))
@@ -253,7 +259,13 @@ mod tests {
     fn fetched(batches: &[Bytes], aborted: &[(i64, i64)]) -> Fetched {
         Fetched {
             records: batches.concat().into(),
-            high_watermark: 100,
+            told: Told {
+                asked_at: corduroy_env::Env::real().now(),
+                leader_epoch: 1,
+                log_start: 0,
+                last_stable: 100,
+                high_watermark: 100,
+            },
             aborted: aborted
                 .iter()
                 .map(|&(producer_id, first_offset)| Aborted {

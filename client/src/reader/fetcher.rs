@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use super::From;
-use super::batch::ReadBatch;
+use super::batch::{ReadBatch, Told};
 use super::budget::Budget;
 use super::cursor::{Aborted, Cursor, Fetched, View};
 use super::places::Places;
@@ -75,6 +75,8 @@ pub(crate) enum Change {
 pub(crate) struct Start {
     pub(crate) at: TopicPartition,
     pub(crate) offset: i64,
+    /// Of the record before it, -1 = unknown: a log that has another record there was truncated.
+    pub(crate) leader_epoch: i32,
     /// Stamped on the partition's batches.
     pub(crate) incarnation: u64,
 }
@@ -120,6 +122,7 @@ struct Answered {
 /// What a fetch asks of one partition.
 #[derive(Clone, Copy)]
 struct Asked {
+    asked_at: Instant,
     leader_epoch: i32,
     offset: i64,
     incarnation: u64,
@@ -228,7 +231,8 @@ impl Fetcher {
                     self.topics
                         .entry(topic.clone())
                         .or_insert(id.unwrap_or_default());
-                    let cursor = Cursor::new(topic, partition, start.offset, None);
+                    let cursor = Cursor::new(topic, partition, start.offset, None)
+                        .behind(start.leader_epoch);
                     let track = Track::new(cursor, start.incarnation);
                     self.tracks.insert(start.at, track);
                 }
@@ -357,6 +361,7 @@ impl Fetcher {
                 continue;
             }
             let asked = Asked {
+                asked_at: now,
                 leader_epoch: epoch,
                 offset: track.cursor.next_offset(),
                 incarnation: track.incarnation,
@@ -536,9 +541,10 @@ impl Fetcher {
                 );
                 let error = Error::new(ErrorKind::LogTruncated, message);
                 if is_assigned && self.settings.out_of_range != OutOfRange::Fail {
-                    // What was read and is no more can't be unread; the rest is still there.
+                    // What was read and is no more can't be unread; the rest is still there. Where
+                    // the log goes on for longer, nothing of it is skipped.
                     tracing::warn!(%at, end, %error, "goes on where the logs part");
-                    track.cursor.reset(end);
+                    track.cursor.reset(end.min(track.cursor.next_offset()));
                     return Ok(());
                 }
                 self.lost_place(at, error, now).await
@@ -549,7 +555,13 @@ impl Fetcher {
                 track.unknown_since = None;
                 let fetched = Fetched {
                     records: part.records.unwrap_or_default(),
-                    high_watermark: part.high_watermark,
+                    told: Told {
+                        asked_at: asked.asked_at,
+                        leader_epoch: asked.leader_epoch,
+                        log_start: part.log_start_offset,
+                        last_stable: part.last_stable_offset,
+                        high_watermark: part.high_watermark,
+                    },
                     aborted: part
                         .aborted_transactions
                         .unwrap_or_default()

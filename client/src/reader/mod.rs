@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::Stream;
 use tokio::sync::{mpsc, watch};
 
-pub use batch::{ReadBatch, ReadRecord};
+pub use batch::{ReadBatch, ReadRecord, Told};
 
 use crate::client::ClientShared;
 use crate::config::{Isolation, OutOfRange, ReaderSettings, Settings};

@@ -740,6 +740,12 @@ fn fetched(state: &State, node: i32, request: &FetchRequest) -> (FetchResponseDa
                 return answer;
             }
             let offset = asked.fetch_offset;
+            if asked.last_fetched_epoch > partition.epoch {
+                ready = true;
+                let mut answer = FetchPartitionData::failed(asked.partition, ErrorCode::None);
+                answer.diverging_epoch = Some((partition.epoch, state.group.logs_part_at));
+                return answer;
+            }
             if !(partition.log_start..=partition.next_offset).contains(&offset) {
                 ready = true;
                 let code = ErrorCode::OffsetOutOfRange;

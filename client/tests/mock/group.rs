@@ -11,7 +11,7 @@ use corduroy_client::{
 use corduroy_protocol::ErrorCode;
 
 use crate::broker::Cluster;
-use crate::connect;
+use crate::{connect, quick};
 
 /// Ten records in each partition, one batch each.
 async fn filled(partitions: i32) -> (Cluster, Client) {
@@ -137,6 +137,7 @@ async fn two_members_share_and_nothing_is_read_twice() {
     for strategy in [
         Strategy::Range,
         Strategy::RoundRobin,
+        Strategy::Sticky,
         Strategy::CooperativeSticky,
     ] {
         let (cluster, client) = filled(4).await;
@@ -354,9 +355,117 @@ async fn wrong_settings_are_told_before_anything_is_asked() {
             .topics(["t"])
             .set("group.protocol", "share"),
         client.group("g").topics(["t"]).strategies([]),
+        client.group("g").topics_matching("t("),
     ] {
         let error = builder.join().await.err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     }
     assert_eq!(cluster.group(|group| group.joins), 0);
+}
+
+#[tokio::test]
+async fn a_static_member_comes_back_to_its_place_and_fences_an_older_one_of_its_name() {
+    let (cluster, client) = filled(2).await;
+    let named = || member(&client).instance_id("till-3").join();
+    let mut first = named().await.expect("joins");
+    assert_eq!(read(&mut first, 20).await.len(), 20);
+    let (joins, generation) = (cluster.group(|group| group.joins), first.generation());
+    first.close().await;
+    assert!(
+        cluster.group(|group| group.left.is_empty()),
+        "its place is kept"
+    );
+    let mut second = named().await.expect("joins");
+    assert_eq!(second.generation(), generation);
+    assert_eq!(
+        cluster.group(|group| group.joins),
+        joins,
+        "nobody rebalances"
+    );
+    write(&client, 2, 1).await;
+    let mut records = read(&mut second, 2).await;
+    records.sort_unstable();
+    assert_eq!(records, [(0, 10), (1, 10)]);
+    // Somebody else by the same name: the newer one has it.
+    let third = named().await.expect("joins");
+    let error = loop {
+        match second.next().await.expect("one last item") {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(error.is_fenced(), "{error}");
+    let holder = cluster.group(|group| group.holder("till-3"));
+    assert_eq!(holder, Some(third.member_id()));
+}
+
+#[tokio::test]
+async fn a_pattern_finds_topics_also_those_that_come_later() {
+    let cluster = Cluster::start(2).await;
+    cluster.group(|group| group.coordinator = 1);
+    for topic in ["logs-a", "logs-b", "other-logs-c"] {
+        cluster.create(topic, 1, 1);
+    }
+    let client = quick(&cluster)
+        .set("metadata.max.age.ms", "30")
+        .connect()
+        .await
+        .expect("the mock answers");
+    let mut group = client
+        .group("g")
+        .topics_matching("logs-.*")
+        .heartbeat_interval(Duration::from_millis(20))
+        .join()
+        .await
+        .expect("joins");
+    let mut owned = BTreeSet::new();
+    let mut generations = Vec::new();
+    for wanted in [
+        vec!["logs-a", "logs-b"],
+        vec!["logs-a", "logs-b", "logs-new"],
+    ] {
+        while !owned
+            .iter()
+            .map(|at: &TopicPartition| &*at.topic)
+            .eq(wanted.iter().copied())
+        {
+            match group
+                .next_event()
+                .await
+                .expect("goes on")
+                .expect("an event")
+            {
+                GroupEvent::Assigned {
+                    partitions,
+                    generation,
+                } => {
+                    owned.extend(partitions);
+                    generations.push(generation);
+                }
+                GroupEvent::Revoked(partitions) => {
+                    owned.retain(|at| !partitions.contains(at));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        cluster.create("logs-new", 1, 1);
+    }
+    assert_eq!(generations.last().copied(), group.generation());
+    assert!(
+        generations.is_sorted_by(|left, right| left < right),
+        "{generations:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_committed_position_that_was_truncated_away_goes_on_where_the_logs_part() {
+    let (cluster, client) = filled(1).await;
+    cluster.group(|group| {
+        group.offsets.insert(("t".to_owned(), 0), 15);
+        // A leader whose records nobody has any more.
+        group.offset_epoch = Some(4);
+        group.logs_part_at = 7;
+    });
+    let mut group = member(&client).join().await.expect("joins");
+    assert_eq!(read(&mut group, 2).await, [(0, 7), (0, 8)]);
 }

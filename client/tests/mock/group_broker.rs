@@ -33,6 +33,7 @@ enum Phase {
 
 #[derive(Default)]
 struct Member {
+    instance: Option<String>,
     metadata: Bytes,
     has_joined: bool,
     assignment: Bytes,
@@ -48,6 +49,10 @@ pub struct MockGroup {
     leader: String,
     named: usize,
     pub offsets: BTreeMap<(String, i32), i64>,
+    /// Told with every committed offset.
+    pub offset_epoch: Option<i32>,
+    /// Where a log ends that a newer epoch than the partition's was read of.
+    pub logs_part_at: i64,
     /// Every accepted commit, in order.
     pub commits: Vec<(i32, i64)>,
     /// What the next commits are answered with.
@@ -57,6 +62,42 @@ pub struct MockGroup {
 }
 
 impl MockGroup {
+    /// The member that holds a static name.
+    pub fn holder(&self, instance: &str) -> Option<String> {
+        let is_it = |member: &Member| member.instance.as_deref() == Some(instance);
+        let mut found = self.members.iter().filter(|(_, member)| is_it(member));
+        found.next().map(|(id, _)| id.clone())
+    }
+
+    /// As [`check`](MockGroup::check), for whoever may have a static name.
+    fn check_named(&self, instance: Option<&StrBytes>, member: &str, generation: i32) -> ErrorCode {
+        let holder = instance.and_then(|instance| self.holder(instance));
+        if holder.is_some_and(|holder| holder != member) {
+            return ErrorCode::FencedInstanceId;
+        }
+        self.check(member, generation)
+    }
+
+    /// A static member is back: it takes its predecessor's place, and nobody rebalances.
+    fn replace(&mut self, old: &str, request: &JoinGroupRequest) -> JoinGroupResponse {
+        self.named += 1;
+        let id = format!("m{}", self.named);
+        if let Some(member) = self.members.remove(old) {
+            self.members.insert(id.clone(), member);
+        }
+        let is_leader = self.leader == old;
+        if is_leader {
+            self.leader = id.clone();
+        }
+        JoinGroupResponse::default()
+            .with_generation_id(self.generation)
+            .with_protocol_type(Some(request.protocol_type.clone()))
+            .with_protocol_name(Some(request.protocols[0].name.clone()))
+            .with_leader(StrBytes::from_string(self.leader.clone()))
+            .with_skip_assignment(is_leader)
+            .with_member_id(StrBytes::from_string(id))
+    }
+
     fn check(&self, member: &str, generation: i32) -> ErrorCode {
         if !self.members.contains_key(member) {
             ErrorCode::UnknownMemberId
@@ -136,7 +177,9 @@ impl Cluster {
             Request::Heartbeat(request) => {
                 let code = elsewhere.unwrap_or_else(|| {
                     self.group(|group| {
-                        match group.check(&request.member_id, request.generation_id) {
+                        let instance = request.group_instance_id.as_ref();
+                        let (id, generation) = (&request.member_id, request.generation_id);
+                        match group.check_named(instance, id, generation) {
                             ErrorCode::None if group.phase == Phase::Preparing => {
                                 ErrorCode::RebalanceInProgress
                             }
@@ -167,6 +210,16 @@ impl Cluster {
     }
 
     async fn join(&self, request: &JoinGroupRequest) -> JoinGroupResponse {
+        let instance = request.group_instance_id.as_ref().map(ToString::to_string);
+        if request.member_id.is_empty() {
+            let replaced = self.group(|group| {
+                let old = group.holder(instance.as_deref()?)?;
+                (group.phase == Phase::Stable).then(|| group.replace(&old, request))
+            });
+            if let Some(answer) = replaced {
+                return answer;
+            }
+        }
         if request.member_id.is_empty() {
             let id = self.group(|group| {
                 group.named += 1;
@@ -184,6 +237,7 @@ impl Cluster {
             }
             group.phase = Phase::Preparing;
             let member = group.members.entry(id.clone()).or_default();
+            member.instance = instance.clone();
             member.metadata = request.protocols[0].metadata.clone();
             member.has_joined = true;
             group.complete();
@@ -215,7 +269,8 @@ impl Cluster {
         let id = request.member_id.to_string();
         let generation = request.generation_id;
         let code = self.group(|group| {
-            if group.leader == id && group.check(&id, generation) == ErrorCode::None {
+            let is_leading = group.leader == id && group.phase == Phase::Completing;
+            if is_leading && group.check(&id, generation) == ErrorCode::None {
                 for assigned in &request.assignments {
                     if let Some(member) = group.members.get_mut(&assigned.member_id.to_string()) {
                         member.assignment = assigned.assignment.clone();
@@ -287,7 +342,7 @@ impl Cluster {
                     OffsetFetchResponsePartitions::default()
                         .with_partition_index(*index)
                         .with_committed_offset(known.copied().unwrap_or(-1))
-                        .with_committed_leader_epoch(-1)
+                        .with_committed_leader_epoch(group.offset_epoch.unwrap_or(-1))
                 });
                 OffsetFetchResponseTopics::default()
                     .with_name(topic.name.clone())

@@ -165,8 +165,13 @@ impl ClassicGroup {
         self.members.len()
     }
 
-    /// The members in the order in which they joined, as DescribeGroups shows them: metadata and
-    /// assignment are there in Stable only.
+    /// How many members have been given an id and have not joined with it.
+    pub fn pending_len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The members in the order in which they joined, as DescribeGroups shows them: metadata is there
+    /// in Stable only; an assignment is shown until the next generation begins.
     pub fn members(&self) -> impl Iterator<Item = MemberView<'_>> {
         let protocol = match self.state {
             ClassicState::Stable => self.protocol.as_deref(),
@@ -181,17 +186,19 @@ impl ClassicGroup {
                 .and_then(|protocol| member.metadata(protocol))
                 .cloned()
                 .unwrap_or_default(),
-            assignment: match protocol {
-                Some(_) => member.assignment.clone(),
-                None => Bytes::new(),
-            },
+            assignment: member.assignment.clone(),
         })
+    }
+
+    /// Whether the members' protocol type is "consumer": its metadata says what they subscribe to.
+    pub fn is_of_consumers(&self) -> bool {
+        self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE)
     }
 
     /// The topics that the members subscribed to, for groups of type "consumer". `None`: nobody can
     /// tell (another type, or metadata that is something else), so every topic counts as subscribed.
     pub fn subscribed_topics(&self) -> Option<BTreeSet<String>> {
-        if self.protocol_type.as_deref() != Some(CONSUMER_PROTOCOL_TYPE) {
+        if !self.is_of_consumers() {
             return None;
         }
         let mut topics = BTreeSet::new();

@@ -228,7 +228,7 @@ pub struct MemberView<'a> {
     pub client_host: &'a str,
     /// Its metadata for the chosen protocol, opaque; empty unless the group is Stable.
     pub metadata: Bytes,
-    /// Its assignment, opaque; empty unless the group is Stable.
+    /// Its assignment, opaque; empty from the end of a join phase until the leader has assigned.
     pub assignment: Bytes,
 }
 

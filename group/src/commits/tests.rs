@@ -213,10 +213,10 @@ fn offsets_expire_by_the_rule_of_their_group() {
             &[],
         ),
         (
-            "empty: the machine knows of former subscriptions",
+            "empty: members of a first generation are in no record yet",
             together(vec![classic("consumer", 0, 900)], &old_new),
             topics(&["old"]),
-            &["new", "old", "group"],
+            &["new"],
         ),
         (
             "empty: no offsets",
@@ -252,6 +252,12 @@ fn offsets_expire_by_the_rule_of_their_group() {
             "stable: subscribed, an expiry of its own",
             together(vec![classic("consumer", 1, 1)], &own),
             topics(&["due"]),
+            &[],
+        ),
+        (
+            "simple: members of another type are joining",
+            own.to_vec(),
+            Subscribed::Foreign,
             &[],
         ),
         (
@@ -299,15 +305,67 @@ fn offsets_expire_by_the_rule_of_their_group() {
             retention_ms: 100,
         };
         let state = table.get("g").unwrap();
-        let found = expired("g", state, &subscribed, retention);
+        let found = expired("g", state, &subscribed, retention, OnItsWay::Nothing);
         assert_eq!(words(&found), expected, "{row}");
         let left = state.offsets.len() - found.len().min(state.offsets.len());
         let members = state.has_members();
         for record in &found {
             table.apply_record(record);
         }
-        let kept = left > 0 || members || subscribed == Everything;
+        let kept = left > 0 || members || subscribed != Nothing;
         assert_eq!(table.get("g").is_some(), kept, "{row}: the group");
+    }
+}
+
+#[test]
+fn what_is_on_its_way_has_the_last_word() {
+    let retention = Retention {
+        now_ms: 1000,
+        retention_ms: 100,
+    };
+    let old = offset("old", 900, None);
+    let groups = [
+        ("simple", vec![old.clone()]),
+        ("empty", vec![classic("consumer", 0, 900), old.clone()]),
+        (
+            "consumer protocol",
+            consumer(None).into_iter().chain([old]).collect(),
+        ),
+    ];
+    for (row, records) in groups {
+        let mut table = table(&records);
+        let expired = |table: &GroupTable, on_its_way| {
+            let state = table.get("g").unwrap();
+            expired("g", state, &Subscribed::Nothing, retention, on_its_way)
+        };
+        assert_eq!(
+            expired(&table, OnItsWay::Group),
+            [],
+            "{row}: its members may be changing"
+        );
+        // A commit that was decided before the tombstones, and lies behind them.
+        let epoch = |table: &GroupTable| table.get("g").map(|state| state.kind.clone());
+        let before = epoch(&table);
+        let found = expired(&table, OnItsWay::Offsets);
+        assert_eq!(
+            words(&found),
+            ["old"],
+            "{row}: the group's own record stays"
+        );
+        for record in found.iter().chain([&offset("old", 999, None)]) {
+            table.apply_record(record);
+        }
+        if row != "simple" {
+            assert_eq!(epoch(&table), before, "{row}");
+        }
+        let kept = table
+            .get("g")
+            .and_then(|state| state.offsets.get(&partition("old")));
+        assert_eq!(
+            kept.map(|value| value.commit_timestamp_ms),
+            Some(999),
+            "{row}"
+        );
     }
 }
 
@@ -464,8 +522,29 @@ fn single_offsets_go_unless_somebody_subscribes() {
         partition("c"),
         partition("a"),
     ];
-    let rows: [DeleteRow; 6] = [
+    let rows: [DeleteRow; 9] = [
         ("simple", vec![], Subscribed::Nothing, &["a", "b"], &[]),
+        (
+            "a first generation is joining",
+            vec![],
+            Subscribed::Everything,
+            &[],
+            &["a", "b", "c"],
+        ),
+        (
+            "a first generation has not synced",
+            vec![],
+            topics(&["a"]),
+            &["b"],
+            &["a"],
+        ),
+        (
+            "empty, and members have come",
+            vec![classic("consumer", 0, 1)],
+            topics(&["b"]),
+            &["a"],
+            &["b"],
+        ),
         (
             "empty",
             vec![classic("connect", 0, 1)],
@@ -524,4 +603,11 @@ fn single_offsets_go_unless_somebody_subscribes() {
     assert_eq!(refused(&GroupTable::new()), ErrorCode::GroupIdNotFound);
     let connect = table(&[classic("connect", 1, 1)]);
     assert_eq!(refused(&connect), ErrorCode::NonEmptyGroup);
+    // Members that are joining for the first time: with offsets of before, and without anything.
+    for before in [table(&offsets), GroupTable::new()] {
+        let found = delete_offsets("g", before.get("g"), &Subscribed::Foreign, &asked);
+        assert_eq!(found.unwrap_err().code, ErrorCode::NonEmptyGroup);
+    }
+    let unknown = delete_offsets("g", None, &Subscribed::Everything, &asked).unwrap();
+    assert_eq!(unknown.results, [subscribed_error; 4]);
 }

@@ -20,7 +20,7 @@ use crate::records::{
 };
 
 /// The limits of groups of the consumer protocol (cluster configuration, live).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerLimits {
     /// `group.consumer.session.timeout.ms`: how long a member may be silent.
     pub session_timeout: Duration,
@@ -28,6 +28,8 @@ pub struct ConsumerLimits {
     pub heartbeat_interval: Duration,
     /// `group.consumer.max.size`.
     pub members_max: usize,
+    /// `group.consumer.assignors`: those that members may ask for; who asks for none has the first.
+    pub assignors: Vec<Assignor>,
 }
 
 /// ConsumerGroupHeartbeat. What is `None` has not changed since the member's last request.
@@ -101,7 +103,7 @@ pub fn heartbeat(
     limits: &ConsumerLimits,
     now_ms: i64,
 ) -> Result<Decision, GroupError> {
-    check_request(group, request)?;
+    check_request(group, request, limits)?;
     let nothing = ConsumerState::default();
     let state = match state {
         Some(state) => state,
@@ -120,7 +122,11 @@ pub fn heartbeat(
 }
 
 /// What can be said without looking at the group.
-fn check_request(group: &str, request: &HeartbeatRequest) -> Result<(), GroupError> {
+fn check_request(
+    group: &str,
+    request: &HeartbeatRequest,
+    limits: &ConsumerLimits,
+) -> Result<(), GroupError> {
     let invalid = |message: &str| Err(GroupError::new(ErrorCode::InvalidRequest, message));
     let blank = |text: &str| text.trim().is_empty();
     if blank(group) {
@@ -162,9 +168,9 @@ fn check_request(group: &str, request: &HeartbeatRequest) -> Result<(), GroupErr
         _ => {}
     }
     if let Some(name) = &request.server_assignor
-        && Assignor::from_name(name).is_none()
+        && Assignor::from_name(name).is_none_or(|named| !limits.assignors.contains(&named))
     {
-        let known: Vec<&str> = Assignor::ALL.iter().map(|known| known.name()).collect();
+        let known: Vec<&str> = limits.assignors.iter().map(|known| known.name()).collect();
         return Err(GroupError::new(
             ErrorCode::UnsupportedAssignor,
             format!(
@@ -260,6 +266,7 @@ pub(super) fn unknown_member(who: &str) -> GroupError {
 fn updated_value(
     before: Option<&ConsumerMemberValue>,
     request: &HeartbeatRequest,
+    limits: &ConsumerLimits,
 ) -> ConsumerMemberValue {
     let before = before.cloned();
     let told = |new: &Option<String>, old: Option<String>| new.clone().or(old);
@@ -291,10 +298,18 @@ fn updated_value(
             -1 => rebalance_timeout_ms,
             told => told,
         },
-        server_assignor: told(&request.server_assignor, server_assignor),
+        server_assignor: told(&request.server_assignor, server_assignor)
+            .or_else(|| default_wish(limits)),
         // Whoever speaks this protocol does not speak the classic one any more.
         classic: None,
     }
+}
+
+/// The wish of a member that has none: none, where the setting begins as [`Assignor::ALL`] does.
+fn default_wish(limits: &ConsumerLimits) -> Option<String> {
+    let first = limits.assignors.first();
+    let other = first.filter(|first| **first != Assignor::ALL[0]);
+    other.map(|other| other.name().to_owned())
 }
 
 /// Join, or go on.
@@ -315,7 +330,7 @@ fn stay(
         owned: owned.as_ref(),
     };
     let speaker = identify(state, request, said, limits)?;
-    let value = updated_value(speaker.value, request);
+    let value = updated_value(speaker.value, request, limits);
     let says = Says {
         value,
         said,

@@ -105,9 +105,9 @@ impl GroupTable {
         }
     }
 
-    /// Remembers that a generation was given out, so that it never is again; nothing where the
-    /// group is not here.
-    pub fn note_generation(&mut self, group: &str, generation: i32) {
+    /// Remembers a generation that none of the group's records says any more, as a snapshot carries
+    /// it; nothing where the group is not here.
+    fn note_generation(&mut self, group: &str, generation: i32) {
         if let Some(state) = self.groups.get_mut(group) {
             state.last_generation = state.last_generation.max(generation);
         }
@@ -161,6 +161,11 @@ impl GroupState {
             GroupKind::Classic(value) => !value.members.is_empty(),
             GroupKind::Consumer(state) => !state.members().is_empty(),
         }
+    }
+
+    /// Whether it has members, by the classic protocol.
+    pub fn has_classic_members(&self) -> bool {
+        matches!(&self.kind, GroupKind::Classic(value) if !value.members.is_empty())
     }
 
     /// The records that make this state: the group first, then its offsets.

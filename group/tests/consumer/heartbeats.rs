@@ -1,5 +1,6 @@
 //! ConsumerGroupHeartbeat as a member sees it.
 
+use corduroy_group::consumer::assign::Assignor;
 use corduroy_group::consumer::{
     ConsumerGroupState, HeartbeatRequest, MemberType, check_commit, check_fetch, describe,
     from_classic, heartbeat, remove_members, to_classic, topics_changed,
@@ -115,6 +116,24 @@ fn a_request_that_contradicts_itself_is_refused() {
         let mut world = World::new(&[("a", 2)]);
         assert_eq!(world.beat(&request), Err(code), "{name}");
     }
+    let mut world = World::new(&[("a", 2)]);
+    world.limits.assignors = vec![Assignor::Range];
+    let uniform = HeartbeatRequest {
+        server_assignor: Some("uniform".to_owned()),
+        ..join()
+    };
+    assert_eq!(
+        world.beat(&uniform),
+        Err(ErrorCode::UnsupportedAssignor),
+        "an assignor that the setting leaves out"
+    );
+    world.beat(&join()).unwrap();
+    let state = world.state.as_ref().unwrap();
+    assert_eq!(
+        describe(state).assignor,
+        Assignor::Range,
+        "who asks for none has the first of the setting"
+    );
     let mut world = World::new(&[("a", 2)]);
     world.limits.members_max = 1;
     world.beat(&join()).unwrap();

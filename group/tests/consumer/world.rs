@@ -8,6 +8,7 @@ use corduroy_group::GroupError;
 use corduroy_group::classic::{
     ClassicLimits, JoinRequest, Joined, MemberIdentity, SyncAnswer, SyncRequest,
 };
+use corduroy_group::consumer::assign::Assignor;
 use corduroy_group::consumer::{
     ClassicJoin, ConsumerLimits, ConsumerState, Decision, HeartbeatAnswer, HeartbeatRequest,
     TopicFacts, Topics, classic_join, classic_sync, heartbeat,
@@ -95,6 +96,7 @@ impl World {
                 session_timeout: Duration::from_secs(45),
                 heartbeat_interval: Duration::from_secs(5),
                 members_max: 100,
+                assignors: Assignor::ALL.to_vec(),
             },
             classic: ClassicLimits {
                 session_timeout_min: Duration::from_secs(6),

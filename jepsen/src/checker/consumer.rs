@@ -3,12 +3,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::history::{Call, Key, PartitionRead};
+use crate::history::{Call, Key, PartitionRead, TxnId};
 use crate::verdict::Class;
 
 use super::collect::{Anomaly, Collector};
-use super::index::{Index, is_replica_read};
+use super::index::{Fate, Index, NONE, is_replica_read};
 use super::legal::Terms;
+
+/// Offsets between two that are looked through.
+const OFFSETS_SEARCHED: i64 = 1_000;
 
 /// The last value that a process was shown of a partition.
 struct Position {
@@ -19,6 +22,8 @@ struct Position {
 
 pub fn check(index: &Index<'_>, terms: &Terms<'_>, found: &mut Collector<'_>) {
     let mut positions: HashMap<(u32, u32), Position> = HashMap::new();
+    // By process, partition and transaction: what it was shown a part of.
+    let mut shown: Shown = HashSet::new();
     for (op_position, op) in index.history.operations.iter().enumerate() {
         let op_position = op_position as u32;
         let process = op.process.0;
@@ -35,10 +40,30 @@ pub fn check(index: &Index<'_>, terms: &Terms<'_>, found: &mut Collector<'_>) {
             }
             Call::Poll { .. } => {
                 for read in op.reads() {
+                    let Some(key) = index.key_id(&read.key) else {
+                        continue;
+                    };
+                    let terms = &terms.of(index.trims[key as usize]);
                     between(index, terms, found, op_position, read, &positions, process);
-                    if let Some(end) = within(index, terms, found, op_position, read)
-                        && let Some(key) = index.key_id(&read.key)
-                    {
+                    let last = positions.get(&(process, key));
+                    let mut last = last.map(|position| position.offset);
+                    for &(offset, value) in &read.values {
+                        let skipped = last.map(|last| (last, offset));
+                        parted(
+                            index,
+                            terms,
+                            found,
+                            op_position,
+                            (process, key),
+                            skipped,
+                            &shown,
+                        );
+                        if let Some(txn) = index.txn_of(value) {
+                            shown.insert((process, key, txn));
+                        }
+                        last = Some(offset);
+                    }
+                    if let Some(end) = within(index, terms, found, op_position, read) {
                         positions.insert((process, key), end);
                     }
                 }
@@ -53,6 +78,56 @@ pub fn check(index: &Index<'_>, terms: &Terms<'_>, found: &mut Collector<'_>) {
             }
             _ => {}
         }
+    }
+}
+
+/// By process, partition and transaction.
+type Shown = HashSet<(u32, u32, TxnId)>;
+
+/// A consumer that was shown a part of a transaction and is shown what lies behind it has missed
+/// the rest (G1b).
+fn parted(
+    index: &Index<'_>,
+    terms: &Terms<'_>,
+    found: &mut Collector<'_>,
+    op: u32,
+    (process, key): (u32, u32),
+    skipped: Option<(i64, i64)>,
+    shown: &Shown,
+) {
+    let Some((after, before)) = skipped.filter(|_| !shown.is_empty()) else {
+        return;
+    };
+    let log = index.log(key);
+    let end = before.min(after.saturating_add(OFFSETS_SEARCHED));
+    for offset in after.saturating_add(1)..end {
+        let slot = log.slot(offset);
+        if slot.write == NONE || slot.reader == NONE {
+            continue;
+        }
+        let write = &index.writes[slot.write as usize];
+        let Some(txn) = write
+            .txn
+            .filter(|txn| shown.contains(&(process, key, *txn)))
+        else {
+            continue;
+        };
+        if write.fate != Fate::Acked {
+            continue;
+        }
+        let allowed = terms.uncommitted_read().or(terms.skip_between_polls());
+        found.add(Class::IntermediateRead, allowed, || Anomaly {
+            key: Some(index.key(key)),
+            what: format!(
+                "process {process} was shown a part of txn {}, and then offset {before} without {} at \
+                 offset {offset}, which is of it too",
+                txn.0, write.value
+            ),
+            offsets: vec![offset, before],
+            values: vec![write.value],
+            proof: vec![op, write.op, slot.reader],
+        });
+        return;
     }
 }
 
@@ -175,11 +250,10 @@ fn whole(
 
 /// An operation that read something between two offsets.
 fn witness(index: &Index<'_>, key: u32, after: i64, before: i64) -> u32 {
-    const OFFSETS_SEARCHED: i64 = 1_000;
     let log = index.log(key);
     let end = before.min(after.saturating_add(OFFSETS_SEARCHED));
     (after.saturating_add(1)..end)
         .map(|offset| log.slot(offset).reader)
-        .find(|&reader| reader != super::index::NONE)
-        .unwrap_or(super::index::NONE)
+        .find(|&reader| reader != NONE)
+        .unwrap_or(NONE)
 }

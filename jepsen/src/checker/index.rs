@@ -160,6 +160,8 @@ pub struct Index<'h> {
     pub deleted: Vec<bool>,
     /// By partition: when a creation of this incarnation of its topic was first asked for.
     pub created: Vec<Option<Nanos>>,
+    /// By partition: whether old records of its topic are removed while it is in use.
+    pub trims: Vec<bool>,
     /// By partition: the highest log start that anybody was told.
     pub log_starts: Vec<i64>,
     /// Values read in a partition that they were not sent to.
@@ -187,6 +189,7 @@ impl<'h> Index<'h> {
             replica_finals: Vec::new(),
             deleted: Vec::new(),
             created: Vec::new(),
+            trims: Vec::new(),
             log_starts: Vec::new(),
             strangers: Vec::new(),
         };
@@ -256,6 +259,12 @@ impl<'h> Index<'h> {
         finals
     }
 
+    /// The transaction that a value was sent in.
+    pub fn txn_of(&self, value: Value) -> Option<TxnId> {
+        let id = self.by_value.get(&value.0)?;
+        self.writes[*id as usize].txn
+    }
+
     fn intern(&mut self, key: &Key) -> u32 {
         if let Some(&id) = self.key_ids.get(key) {
             return id;
@@ -267,6 +276,7 @@ impl<'h> Index<'h> {
         self.replica_finals.push(BTreeMap::new());
         self.deleted.push(false);
         self.created.push(None);
+        self.trims.push(false);
         self.log_starts.push(0);
         id
     }
@@ -309,7 +319,9 @@ impl<'h> Index<'h> {
                     };
                     ends.insert(*txn, fate);
                 }
-                Call::CreateTopic { key, .. } => topics.push((key, Some(op.invoked))),
+                Call::CreateTopic { key, trims, .. } => {
+                    topics.push((key, Some((op.invoked, *trims))));
+                }
                 // One that has certainly not happened deletes nothing.
                 Call::DeleteTopic { key } if !matches!(op.outcome, Outcome::Fail { .. }) => {
                     topics.push((key, None));
@@ -341,7 +353,8 @@ impl<'h> Index<'h> {
                     continue;
                 }
                 match created {
-                    Some(at) => {
+                    Some((at, trims)) => {
+                        self.trims[id] |= trims;
                         let first = self.created[id].get_or_insert(at);
                         *first = at.min(*first);
                     }

@@ -3,7 +3,7 @@
 //!
 //! | anomaly | illegal | legal |
 //! |---|---|---|
-//! | inconsistent-offsets between reads, offset-mismatch, impossible-value, wrong-partition, replica-divergence, two-leaders, epoch and log start going back | always | never |
+//! | breakdown, inconsistent-offsets between reads, offset-mismatch, impossible-value, wrong-partition, replica-divergence, two-leaders, epoch and log start going back | always | never |
 //! | lost-write, final-lost, stale-latest, stale-read, realtime-order, inconsistent-offsets against an acknowledgement | `acks=all` | `acks=0`; `acks=1` once a fault took hold; power loss of a relaxed flush; unclean election; bit rot of the only copy; removed by retention or compaction |
 //! | dirty-read | whatever `acks` says | power loss of a relaxed flush; unclean election; bit rot of the only copy; retention, compaction |
 //! | unseen | after the heal | as lost-write |
@@ -11,6 +11,10 @@
 //! | reordered | idempotent, within one producer session | without idempotence |
 //! | int-poll-skip, int-nonmonotonic-poll | always | skips: compaction, retention |
 //! | poll-skip, nonmonotonic-poll | partitions assigned by hand | partitions given out by a group |
+//! | stable-above-watermark, stable-regression and high-watermark-regression within an epoch | always | never |
+//! | leader-epoch-regression | nothing has disturbed the cluster for 10 s | while a fault holds or is felt, the harness starves, and 10 s after it |
+//! | realtime-lag | partitions assigned by hand, `acks=all`, nothing has disturbed the cluster for 10 s | partitions given out by a group; `acks` below all; as above |
+//! | intermediate-read | partitions assigned by hand, `read_committed` | `read_uncommitted`; as poll-skip |
 //! | aborted-read of a transaction, precommitted-read, torn-txn | `read_committed` | `read_uncommitted`; torn: the old transaction protocol |
 //! | aborted-read of a refused send | always | never |
 
@@ -22,8 +26,11 @@ use crate::history::{
 pub type Allowed = Option<&'static str>;
 
 /// The settings of a run, with what of its faults matters to them.
+#[derive(Clone, Copy)]
 pub struct Terms<'s> {
     settings: &'s ClientSettings,
+    /// Whether old records are removed: of all partitions, or of the one that is judged.
+    retention: bool,
     any_fault: bool,
     power_loss: bool,
     bit_rot: bool,
@@ -37,6 +44,7 @@ impl<'s> Terms<'s> {
             .filter(|fault| fault.phase == FaultPhase::Begin);
         let mut terms = Terms {
             settings,
+            retention: settings.retention,
             any_fault: false,
             power_loss: false,
             bit_rot: false,
@@ -47,6 +55,19 @@ impl<'s> Terms<'s> {
             terms.bit_rot |= fault.fault.starts_with("bit");
         }
         terms
+    }
+
+    /// The terms of a partition whose old records are removed, or not.
+    pub fn of(&self, trims: bool) -> Terms<'s> {
+        Terms {
+            retention: self.retention || trims,
+            ..*self
+        }
+    }
+
+    /// Whether consumers see within seconds what was acknowledged, if nothing is in their way.
+    pub fn consumers_keep_up(&self) -> bool {
+        self.ack_means_committed() && self.settings.assignment == Assignment::Assign
     }
 
     /// May what consumers have read vanish?
@@ -73,7 +94,7 @@ impl<'s> Terms<'s> {
             Acks::Leader if self.any_fault => return Some("acks=1, and a fault took hold"),
             _ => {}
         }
-        if settings.retention && removed != Some(false) {
+        if self.retention && removed != Some(false) {
             return Some("removed by retention");
         }
         if settings.compaction {
@@ -84,7 +105,7 @@ impl<'s> Terms<'s> {
 
     /// May a value that was read, but not acknowledged, be gone?
     pub fn read_may_vanish(&self, removed: bool) -> Allowed {
-        if self.settings.retention && removed {
+        if self.retention && removed {
             return Some("removed by retention");
         }
         if self.settings.compaction {
@@ -104,7 +125,7 @@ impl<'s> Terms<'s> {
     }
 
     pub fn skip_within_read(&self) -> Allowed {
-        let thinned = self.settings.compaction || self.settings.retention;
+        let thinned = self.settings.compaction || self.retention;
         thinned.then_some("compaction or retention may have removed what lay between")
     }
 

@@ -224,6 +224,12 @@ fn read_write(
         return;
     }
     let removed = write.last_offset < index.log_starts[write.key as usize];
+    let trims = index.trims[write.key as usize];
+    if trims && removed {
+        // Removed on purpose.
+        return;
+    }
+    let terms = &terms.of(trims);
     let proof = vec![write.op, write.reader, final_read];
     match write.fate {
         Fate::Acked => {
@@ -267,6 +273,10 @@ fn unread_write(
     let key = write.key as usize;
     let start = index.log_starts[key];
     let removed = write.acked_offset.map(|offset| offset < start);
+    if index.trims[key] && removed == Some(true) {
+        return;
+    }
+    let terms = &terms.of(index.trims[key]);
     let allowed = terms.acked_may_vanish(removed);
     let final_read = index.client_finals[key];
     let value = write.value;

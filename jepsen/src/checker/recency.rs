@@ -4,21 +4,22 @@
 //! highest end known when a call was made is the least that the call may answer. This makes
 //! `register` and `list-append` on one key linearizable, in n log n for the sorting of times.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::history::{Answer, Call, Nanos, Outcome};
+use crate::history::{Answer, Call, Key, Nanos, Outcome};
 use crate::verdict::Class;
 
+use super::calm::{CALM_SECONDS, Calm};
 use super::collect::{Anomaly, Collector};
 use super::index::{Fate, Index, is_replica_read};
 use super::legal::{Allowed, Terms};
 
 /// Something was known from `at` on, because `op` ended then.
 #[derive(Clone, Copy)]
-struct Known {
-    at: Nanos,
-    end: i64,
-    op: u32,
+pub struct Known {
+    pub at: Nanos,
+    pub end: i64,
+    pub op: u32,
 }
 
 /// `op`, made at `at`, answered `end`.
@@ -38,6 +39,8 @@ struct Timeline {
     asked: Vec<Asked>,
     /// `(epoch, high watermark)`, as reads were told.
     watermarks: Vec<(Nanos, Known, i32)>,
+    /// The same of the last stable offset.
+    stable: Vec<(Nanos, Known, i32)>,
     starts: Vec<(Nanos, Known)>,
 }
 
@@ -50,11 +53,16 @@ pub fn check(index: &Index<'_>, terms: &Terms<'_>, found: &mut Collector<'_>) {
         }
         let key = key as u32;
         judge_ends(index, terms, found, key, &mut timeline);
-        judge_watermarks(index, found, key, timeline.watermarks);
+        let class = Class::HighWatermarkRegression;
+        judge_in_epochs(index, found, key, class, timeline.watermarks);
+        let class = Class::StableRegression;
+        judge_in_epochs(index, found, key, class, timeline.stable);
         judge_starts(index, found, key, timeline.starts);
     }
     leaders(index, found);
+    named_epochs(index, found);
     epochs(index, found);
+    stable_above(index, found);
 }
 
 fn gather(index: &Index<'_>, timelines: &mut [Timeline]) {
@@ -128,25 +136,28 @@ fn gather(index: &Index<'_>, timelines: &mut [Timeline]) {
                     class: Class::StaleRead,
                 });
             }
-            if let (Some(mark), Some(epoch)) = (read.high_watermark, read.leader_epoch) {
-                timeline.watermarks.push((op.invoked, known(mark), epoch));
+            let asked = read.asked.map_or(op.invoked, |asked| asked.min(op.invoked));
+            if let Some(epoch) = read.leader_epoch {
+                let told = |mark: Option<i64>| mark.map(|mark| (asked, known(mark), epoch));
+                timeline.watermarks.extend(told(read.high_watermark));
+                timeline.stable.extend(told(read.last_stable));
             }
             if let Some(start) = read.log_start {
-                timeline.starts.push((op.invoked, known(start)));
+                timeline.starts.push((asked, known(start)));
             }
         }
     }
 }
 
 /// A growing maximum of what is known.
-struct Highest {
+pub struct Highest {
     known: Vec<Known>,
     taken: usize,
     highest: Option<Known>,
 }
 
 impl Highest {
-    fn new(mut known: Vec<Known>) -> Highest {
+    pub fn new(mut known: Vec<Known>) -> Highest {
         known.sort_unstable_by_key(|known| known.at);
         Highest {
             known,
@@ -156,7 +167,7 @@ impl Highest {
     }
 
     /// The highest end known strictly before `at`, which must not go back.
-    fn before(&mut self, at: Nanos) -> Option<Known> {
+    pub fn before(&mut self, at: Nanos) -> Option<Known> {
         while let Some(next) = self.known.get(self.taken)
             && next.at < at
         {
@@ -215,10 +226,11 @@ fn judge_ends(
     }
 }
 
-fn judge_watermarks(
+fn judge_in_epochs(
     index: &Index<'_>,
     found: &mut Collector<'_>,
     key: u32,
+    class: Class,
     watermarks: Vec<(Nanos, Known, i32)>,
 ) {
     let mut by_epoch: BTreeMap<i32, Vec<(Nanos, Known)>> = BTreeMap::new();
@@ -226,8 +238,11 @@ fn judge_watermarks(
         by_epoch.entry(epoch).or_default().push((asked, known));
     }
     for (epoch, reads) in by_epoch {
-        let class = Class::HighWatermarkRegression;
-        let name = format!("the high watermark of epoch {epoch}");
+        let what = match class {
+            Class::StableRegression => "last stable offset",
+            _ => "high watermark",
+        };
+        let name = format!("the {what} of epoch {epoch}");
         judge_growth(index, found, key, class, &name, reads);
     }
 }
@@ -287,6 +302,10 @@ fn leaders(index: &Index<'_>, found: &mut Collector<'_>) {
         else {
             continue;
         };
+        if epoch < 0 {
+            // Named by hearsay: whoever answered does not know of which epoch.
+            continue;
+        }
         let first = *named.entry((key, epoch)).or_insert((node, position));
         if first.0 != node {
             found.add(Class::TwoLeaders, None, || Anomaly {
@@ -298,6 +317,89 @@ fn leaders(index: &Index<'_>, found: &mut Collector<'_>) {
                 offsets: Vec::new(),
                 values: Vec::new(),
                 proof: vec![first.1 as u32, position as u32],
+            });
+        }
+    }
+}
+
+/// Nodes learn of a new leader from each other, so an answer may be old; but not for long.
+fn named_epochs(index: &Index<'_>, found: &mut Collector<'_>) {
+    let operations = index.history.operations.iter();
+    // A name that goes on to another topic says nothing about epochs.
+    let deleted: HashSet<&str> = operations
+        .filter_map(|op| match &op.call {
+            Call::DeleteTopic { key } => Some(&*key.topic),
+            _ => None,
+        })
+        .collect();
+    type Named = (Vec<Known>, Vec<Asked>);
+    let mut by_key: HashMap<&Key, Named> = HashMap::new();
+    for (position, op) in index.history.operations.iter().enumerate() {
+        let (Call::Leadership { key }, Outcome::Ok(Answer::Leadership { epoch, .. })) =
+            (&op.call, &op.outcome)
+        else {
+            continue;
+        };
+        if deleted.contains(&*key.topic) {
+            continue;
+        }
+        let (end, op_position) = (i64::from(*epoch), position as u32);
+        let (known, asked) = by_key.entry(key).or_default();
+        known.push(Known {
+            at: op.end(),
+            end,
+            op: op_position,
+        });
+        asked.push(Asked {
+            at: op.invoked,
+            end,
+            op: op_position,
+            class: Class::LeaderEpochRegression,
+        });
+    }
+    let calm = Calm::of(index.history);
+    for (key, (known, asked)) in by_key {
+        let mut highest = Highest::new(known);
+        // In the order of their invocations, as the history has them.
+        for asked in asked {
+            let end = index.op(asked.op).end();
+            let Some(since) = calm.since(asked.at, end) else {
+                continue;
+            };
+            let Some(known) = highest.before(since).filter(|known| asked.end < known.end) else {
+                continue;
+            };
+            found.add(asked.class, None, || Anomaly {
+                key: Some(key),
+                what: format!(
+                    "epoch {} was named {CALM_SECONDS:.0} s and more after epoch {}, without any \
+                     disturbance",
+                    asked.end, known.end
+                ),
+                offsets: Vec::new(),
+                values: Vec::new(),
+                proof: vec![known.op, asked.op],
+            });
+        }
+    }
+}
+
+/// What is stable is committed.
+fn stable_above(index: &Index<'_>, found: &mut Collector<'_>) {
+    for (position, op) in index.history.operations.iter().enumerate() {
+        for read in op.reads() {
+            let (Some(stable), Some(mark)) = (read.last_stable, read.high_watermark) else {
+                continue;
+            };
+            if stable <= mark {
+                continue;
+            }
+            found.add(Class::StableAboveWatermark, None, || Anomaly {
+                key: Some(&read.key),
+                what: format!("the last stable offset was {stable}, the high watermark {mark}"),
+                offsets: vec![mark, stable],
+                values: Vec::new(),
+                proof: vec![position as u32],
             });
         }
     }

@@ -42,6 +42,14 @@ pub fn freeze(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether everything in the group stands still.
+pub fn is_frozen(path: &Path) -> bool {
+    let says = |file: &str, word: &str| {
+        fs::read_to_string(path.join(file)).is_ok_and(|text| text.contains(word))
+    };
+    says("freezer.state", "FROZEN") || says("cgroup.events", "frozen 1")
+}
+
 /// Lets it go on. A group that is gone needs nothing.
 pub fn thaw(path: &Path) {
     let v1 = path.join("freezer.state");

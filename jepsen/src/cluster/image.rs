@@ -36,15 +36,29 @@ impl Image {
     /// # Errors
     /// What the programs and the kernel say.
     pub fn make(image: PathBuf, mount: PathBuf, run_file: &mut RunFile) -> anyhow::Result<Image> {
+        Image::make_of(IMAGE_BYTES, image, mount, run_file)
+    }
+
+    /// Makes one of so many bytes.
+    ///
+    /// # Errors
+    /// What the programs and the kernel say.
+    pub fn make_of(
+        bytes: u64,
+        image: PathBuf,
+        mount: PathBuf,
+        run_file: &mut RunFile,
+    ) -> anyhow::Result<Image> {
         run_file.note(Made::File {
             path: image.clone(),
         })?;
         let file = File::create_new(&image)
             .with_context(|| format!("cannot create {}", image.display()))?;
-        file.set_len(IMAGE_BYTES)?;
+        file.set_len(bytes)?;
         drop(file);
         let text = image.to_string_lossy().into_owned();
-        run("mkfs.ext4", &["-q", "-F", &text])?;
+        // Nothing is kept back for root, as whom the nodes run: full is full.
+        run("mkfs.ext4", &["-q", "-F", "-m", "0", &text])?;
         fs::create_dir_all(&mount)?;
         run_file.note(Made::Loop {
             image: image.clone(),

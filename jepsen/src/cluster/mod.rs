@@ -73,16 +73,35 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes directories, disks and switches; starts nothing.
+    /// Makes directories, disks and switches; starts nothing. If that fails, what was made by then is
+    /// gone again.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn prepare(
+    pub async fn prepare(
         env: &Env,
         topology: Topology,
         mut run_file: RunFile,
         setup: ClusterSetup,
     ) -> anyhow::Result<Cluster> {
+        match Cluster::make_nodes(&topology, &mut run_file, &setup) {
+            Ok(nodes) => Ok(Cluster::of(env, topology, run_file, setup, nodes)),
+            Err(error) => {
+                drop(topology);
+                run_file
+                    .remove_all(env)
+                    .await
+                    .with_context(|| format!("after: {error:#}"))?;
+                Err(error)
+            }
+        }
+    }
+
+    fn make_nodes(
+        topology: &Topology,
+        run_file: &mut RunFile,
+        setup: &ClusterSetup,
+    ) -> anyhow::Result<Vec<Node>> {
         let mut nodes = Vec::new();
         for place in topology.places.clone() {
             let id = place.host.number();
@@ -93,7 +112,7 @@ impl Cluster {
             if let Some(images) = &setup.images {
                 let image = images.join(format!("{}-n{id}.img", run_file.prefix()));
                 let disk = node.home().join("disk");
-                node.image = Some(Image::make(image, disk.clone(), &mut run_file)?);
+                node.image = Some(Image::make(image, disk.clone(), run_file)?);
                 node.data_dir = disk.join("data");
             }
             if setup.shim.is_some() {
@@ -108,6 +127,16 @@ impl Cluster {
             }
             nodes.push(node);
         }
+        Ok(nodes)
+    }
+
+    fn of(
+        env: &Env,
+        topology: Topology,
+        run_file: RunFile,
+        setup: ClusterSetup,
+        nodes: Vec<Node>,
+    ) -> Cluster {
         let seeds: Vec<String> = if nodes.len() == 1 {
             Vec::new()
         } else {
@@ -116,7 +145,7 @@ impl Cluster {
                 .map(|node| node.place.rpc.to_string())
                 .collect()
         };
-        Ok(Cluster {
+        Cluster {
             topology,
             run_file,
             nodes,
@@ -129,7 +158,7 @@ impl Cluster {
             },
             env: env.clone(),
             crashes: Vec::new(),
-        })
+        }
     }
 
     /// The ids of all nodes.

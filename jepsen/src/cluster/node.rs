@@ -175,6 +175,18 @@ impl Node {
         self.stopped
     }
 
+    /// Whether the kernel says that it stands still.
+    pub fn is_seen_stopped(&self) -> bool {
+        let is_frozen = self.cgroup.as_deref().is_some_and(freezer::is_frozen);
+        let stat = self.pid().and_then(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // The name before it, in brackets, may hold anything.
+            let (_, behind) = stat.rsplit_once(')')?;
+            behind.split_ascii_whitespace().next().map(str::to_owned)
+        });
+        is_frozen || stat.as_deref() == Some("T")
+    }
+
     /// From here on a node that ends does so rightly: its disk fails.
     pub fn tolerate_end(&mut self) {
         self.ending = Ending::Tolerated;

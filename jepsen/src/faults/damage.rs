@@ -1,5 +1,6 @@
 //! Bit rot: bytes of a stopped node's files that are no longer what was written.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,8 @@ use anyhow::Context;
 
 use crate::chance::Chance;
 
+/// The parts of a data directory that hold what a node has to tell from rubbish.
+const PARTS: [&str; 4] = ["partitions", "journal", "controller", "registry"];
 /// Bytes flipped in one go, at most.
 const FLIPS_MAX: u64 = 4;
 
@@ -22,26 +25,45 @@ pub struct Flip {
     pub mask: u8,
 }
 
-/// Flips bits in a few bytes of a node's partitions and journals: segments, indices, states (with
-/// the votes in them), snapshots. The kind of file is drawn first, so that the few small ones get
-/// their share. Returns what was done; nothing if there is nothing to damage.
+/// Flips bits in a few bytes of a node's files, all of one kind: segments, indices, states (with the
+/// votes in them), snapshots, tables, journals, registrations; the controller's own are kinds for
+/// themselves. The kind that was damaged least often so far comes first, so that the few small ones
+/// get their share. Returns the kind and what was done; nothing if there is nothing to damage.
 ///
 /// # Errors
 /// The operating system's.
-pub fn rot(data_dir: &Path, chance: &mut Chance) -> anyhow::Result<Vec<Flip>> {
+pub fn rot(
+    data_dir: &Path,
+    before: &BTreeMap<String, u32>,
+    chance: &mut Chance,
+) -> anyhow::Result<(String, Vec<Flip>)> {
     let mut files = Vec::new();
-    for part in ["partitions", "journal"] {
+    for part in PARTS {
         let dir = data_dir.join(part);
         if dir.is_dir() {
             collect(&dir, &mut files)?;
         }
     }
+    let mut by_kind: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for path in files {
+        if let Some(kind) = kind(path.strip_prefix(data_dir).unwrap_or(&path)) {
+            by_kind.entry(kind).or_default().push(path);
+        }
+    }
+    let times = |kind: &String| before.get(kind).copied().unwrap_or(0);
+    let fewest = by_kind.keys().map(times).min().unwrap_or(0);
+    let kinds: Vec<&String> = by_kind
+        .keys()
+        .filter(|kind| times(kind) == fewest)
+        .collect();
     let mut flips = Vec::new();
     let count = chance.between(1, FLIPS_MAX);
-    let wanted = kind_of(chance, &files);
-    let of_kind: Vec<&PathBuf> = files.iter().filter(|path| kind(path) == wanted).collect();
+    let Some(wanted) = chance.pick(&kinds).map(|kind| (*kind).clone()) else {
+        return Ok((String::new(), flips));
+    };
+    let of_kind = by_kind.get(&wanted).map(Vec::as_slice).unwrap_or_default();
     for _ in 0..count {
-        let Some(path) = chance.pick(&of_kind) else {
+        let Some(path) = chance.pick(of_kind) else {
             break;
         };
         let file = File::options()
@@ -61,7 +83,7 @@ pub fn rot(data_dir: &Path, chance: &mut Chance) -> anyhow::Result<Vec<Flip>> {
             mask,
         });
     }
-    Ok(flips)
+    Ok((wanted, flips))
 }
 
 /// A byte that is in use: files are written ahead with zeros, and a flip among those says little.
@@ -93,25 +115,31 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What kind of file it is: its ending, or its name without digits.
-fn kind(path: &Path) -> String {
-    match path.extension() {
-        Some(ending) => ending.to_string_lossy().into_owned(),
-        None => path
-            .file_name()
-            .map(|name| {
-                name.to_string_lossy()
-                    .replace(|c: char| c.is_ascii_digit(), "")
-            })
-            .unwrap_or_default(),
-    }
-}
-
-fn kind_of(chance: &mut Chance, files: &[PathBuf]) -> String {
-    let mut kinds: Vec<String> = files.iter().map(|path| kind(path)).collect();
-    kinds.sort();
-    kinds.dedup();
-    chance.pick(&kinds).cloned().unwrap_or_default()
+/// What kind of file it is, by its path in the data directory (docs/design/log-format.md, section
+/// 2); `None` if its bytes say nothing: marks, reserves, replacements that were not finished.
+fn kind(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_string_lossy();
+    let part = path.components().next()?.as_os_str();
+    let what = match path.extension().map(|ending| ending.to_string_lossy()) {
+        _ if part == "registry" => "registration",
+        Some(ending) => match &*ending {
+            "log" => "segment",
+            "index" => "index",
+            "tables" => "tables",
+            "journal" => "journal",
+            "spare" => "state",
+            _ => return None,
+        },
+        None => match &*name {
+            "state" => "state",
+            "snapshot" => "snapshot",
+            _ => return None,
+        },
+    };
+    Some(match part == "controller" {
+        true => format!("controller's {what}"),
+        false => what.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -127,10 +155,21 @@ mod tests {
         for name in ["0000-1.log", "state"] {
             fs::write(partition.join(name), &before).expect("written");
         }
-        fs::write(dir.path().join("node.id"), b"1").expect("written");
+        let others = [
+            "controller/snapshot",
+            "registry/id-0",
+            "journal/0/0001.journal",
+        ];
+        for name in others.iter().chain(&["journal/0/reserve", "node.id"]) {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().expect("in the directory")).expect("made");
+            fs::write(path, &before).expect("written");
+        }
+        let mut times = BTreeMap::new();
         for seed in 0..20 {
-            let flips = rot(dir.path(), &mut Chance::new(seed)).expect("rot");
+            let (kind, flips) = rot(dir.path(), &times, &mut Chance::new(seed)).expect("rot");
             assert!(!flips.is_empty());
+            *times.entry(kind).or_default() += 1;
             for flip in flips {
                 assert_eq!(flip.mask.count_ones(), 1);
                 let path = dir.path().join(&flip.path);
@@ -139,6 +178,15 @@ mod tests {
                 fs::write(&path, &bytes).expect("written");
             }
         }
+        let expected = [
+            "controller's snapshot",
+            "journal",
+            "registration",
+            "segment",
+            "state",
+        ];
+        let expected = expected.map(|kind| (kind.to_owned(), 4));
+        assert_eq!(times, BTreeMap::from(expected), "each has its share");
         for name in ["0000-1.log", "state"] {
             let bytes = fs::read(partition.join(name)).expect("read");
             assert_eq!(
@@ -146,6 +194,8 @@ mod tests {
                 "undone flip by flip, nothing else has changed"
             );
         }
-        assert_eq!(fs::read(dir.path().join("node.id")).expect("read"), b"1");
+        for name in others.iter().chain(&["journal/0/reserve", "node.id"]) {
+            assert_eq!(fs::read(dir.path().join(name)).expect("read"), before);
+        }
     }
 }

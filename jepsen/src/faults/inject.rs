@@ -2,7 +2,7 @@
 //! its time, and noted in the history when it has taken hold.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use corduroy_env::Env;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
-use super::plan::Step;
+use super::plan::{Agenda, Schedule, Step, Turn};
 use super::shim::Writes;
 use super::{FaultKind, damage, network};
 use crate::chance::Chance;
@@ -29,9 +29,8 @@ const NETWORK_FAULTS_MAX: usize = 2;
 const EVERYBODY_PERCENT: u64 = 15;
 /// How often a step that has to wait looks again.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often a fault that could not be done is tried again, and after what time.
-const TRIES_MAX: u32 = 5;
-const TRY_AGAIN: Duration = Duration::from_secs(2);
+/// How long a signal may take to stop a process.
+const STOP_SEEN_MAX: Duration = Duration::from_secs(1);
 /// For how long after a fault it is looked whether the cluster is whole again.
 const RECOVERY_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The largest jump of a wall clock.
@@ -51,14 +50,30 @@ enum Undo {
     Clocks(Vec<u32>),
 }
 
+/// What shows that a fault has hit something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// It was seen to be done.
+    Done,
+    /// The network's layer has touched packets, chunks or connections.
+    Touched(u64),
+    /// The library has hit calls.
+    Calls,
+    /// The disk said that it is full, or the node itself says so.
+    Full,
+    /// A shifted clock was looked at.
+    Looks,
+}
+
 struct Active {
     id: u64,
-    kind: FaultKind,
+    turn: Turn,
     targets: Vec<u32>,
     until: Instant,
     undo: Undo,
-    /// Calls that the library had hit before.
-    hits_before: u64,
+    proof: Proof,
+    /// What was counted of it before.
+    before: u64,
 }
 
 /// A fault whose cause is gone, and the cluster is not whole yet.
@@ -72,6 +87,7 @@ struct Recovering {
 /// What was done, before it is noted.
 struct Done {
     targets: Vec<u32>,
+    manner: String,
     detail: String,
     undo: Undo,
 }
@@ -86,9 +102,9 @@ pub struct Injector {
     /// The node that bit rot strikes: always the same one, as a minority is all that may be
     /// damaged.
     rot_target: Option<u32>,
+    /// How often it has struck each kind of file.
+    rotted: BTreeMap<String, u32>,
     remarks: Vec<String>,
-    /// How often each kind was tried.
-    times: BTreeMap<FaultKind, u32>,
 }
 
 impl Injector {
@@ -102,8 +118,8 @@ impl Injector {
             recovering: Vec::new(),
             shown: Rc::default(),
             rot_target: chance.pick(nodes).copied(),
+            rotted: BTreeMap::new(),
             remarks: Vec::new(),
-            times: BTreeMap::new(),
         }
     }
 
@@ -112,13 +128,21 @@ impl Injector {
         &self.remarks
     }
 
+    /// The node whose files were damaged, if any was.
+    pub fn rotted(&self) -> Option<u32> {
+        self.rot_target.filter(|_| !self.rotted.is_empty())
+    }
+
     /// Names of the faults that are on, for whoever shows progress.
     pub fn shown(&self) -> Rc<RefCell<Vec<&'static str>>> {
         self.shown.clone()
     }
 
     fn show(&self) {
-        let names = self.active.iter().map(|active| active.kind.name());
+        let names = self
+            .active
+            .iter()
+            .map(|active| active.turn.step.kind.name());
         *self.shown.borrow_mut() = names.collect();
     }
 
@@ -130,51 +154,36 @@ impl Injector {
     pub async fn run(
         &mut self,
         cluster: &mut Cluster,
-        steps: Vec<Step>,
+        schedule: Schedule,
         (began, until): (Instant, Instant),
     ) -> anyhow::Result<()> {
-        let mut waiting: VecDeque<Step> = steps.into();
-        // Those that were refused: when they are tried again, and how often they were.
-        let mut refused: Vec<(Instant, Step, u32)> = Vec::new();
+        let mut agenda = Agenda::new(schedule);
         loop {
             let now = self.env.now();
             if now >= until {
                 return Ok(());
             }
             cluster.notice_ends();
-            self.undo_due(cluster, now).await?;
-            self.notice_recovery(cluster).await;
-            let due = |(at, step, _): &(Instant, Step, u32)| *at <= now && self.has_room(step);
-            if let Some(place) = refused.iter().position(due) {
-                let (_, step, tries) = refused.remove(place);
-                if !self.inject(cluster, &step).await && tries < TRIES_MAX {
-                    refused.push((self.env.now() + TRY_AGAIN, step, tries + 1));
-                }
-                self.show();
-                continue;
+            for (step, tries) in self.undo_due(cluster, now).await? {
+                agenda.again(self.env.now() - began, step, tries);
             }
-            // Of the steps whose time has come and that have room, the kind that came least often:
-            // where time is short, every kind has its turn before any has its second.
-            let ready = waiting
-                .iter()
-                .take_while(|step| began + step.at <= self.env.now())
-                .enumerate()
-                .filter(|(_, step)| self.has_room(step))
-                .min_by_key(|(_, step)| self.times.get(&step.kind).copied().unwrap_or(0))
-                .map(|(place, _)| place);
-            let Some(step) = ready.and_then(|place| waiting.remove(place)) else {
+            self.notice_recovery(cluster).await;
+            let next = agenda.next(self.env.now() - began, |step| self.has_room(step));
+            let Some(turn) = next else {
                 self.env.sleep(LOOK).await;
                 continue;
             };
-            if !self.inject(cluster, &step).await {
-                refused.push((self.env.now() + TRY_AGAIN, step, 1));
+            let (step, tries) = (turn.step.clone(), turn.tries);
+            if !self.inject(cluster, turn, began).await {
+                agenda.again(self.env.now() - began, step, tries);
             }
             self.show();
         }
     }
 
     fn has_room(&self, step: &Step) -> bool {
-        if self.active.iter().any(|active| active.kind == step.kind) {
+        let mut on = self.active.iter().map(|active| active.turn.step.kind);
+        if on.any(|kind| kind == step.kind) {
             return false;
         }
         // Nothing is learnt from a cluster that never comes back: between two times that all nodes
@@ -187,8 +196,9 @@ impl Injector {
         {
             return false;
         }
+        let mut on = self.active.iter().map(|active| active.turn.step.kind);
         if step.kind.takes_a_node() {
-            return !self.active.iter().any(|active| active.kind.takes_a_node());
+            return !on.any(FaultKind::takes_a_node);
         }
         let networks = self
             .active
@@ -198,9 +208,9 @@ impl Injector {
         networks < NETWORK_FAULTS_MAX || !step.kind.is_network()
     }
 
-    /// Whether it took hold.
-    async fn inject(&mut self, cluster: &mut Cluster, step: &Step) -> bool {
-        *self.times.entry(step.kind).or_default() += 1;
+    /// Whether it took hold, as far as that can be said now.
+    async fn inject(&mut self, cluster: &mut Cluster, turn: Turn, began: Instant) -> bool {
+        let step = &turn.step;
         let id = self.recorder.fault_id();
         let name = step.kind.name();
         let mut chance = Chance::new(step.seed);
@@ -208,8 +218,7 @@ impl Injector {
             // It takes its time: it begins with its first signal, not when all is over.
             let targets = cluster.ids();
             let detail = "SIGTERM and a new process, node by node";
-            self.recorder
-                .fault(id, name, FaultPhase::Begin, &targets, detail);
+            self.recorder.fault_began(id, name, "", &targets, detail);
             self.recovering.clear();
             let restarted = self.rolling_restart(cluster, &targets).await;
             let end = restarted.map_or_else(|error| format!("{error:#}"), |()| String::new());
@@ -218,30 +227,36 @@ impl Injector {
             self.watch_recovery(id, step.kind, targets);
             return true;
         }
+        let proofs = [Proof::Calls, Proof::Full, Proof::Looks];
+        let before = proofs.map(|proof| (proof, count(cluster, proof)));
         match self.strike(cluster, step.kind, &mut chance).await {
             Ok(done) => {
                 let Done {
                     targets,
+                    manner,
                     detail,
                     undo,
                 } = done;
                 // From here on it is this one that clients feel.
                 self.recovering.clear();
                 self.recorder
-                    .fault(id, name, FaultPhase::Begin, &targets, &detail);
+                    .fault_began(id, name, &manner, &targets, &detail);
                 if matches!(undo, Undo::Nothing) {
                     self.recorder
                         .fault(id, name, FaultPhase::End, &targets, &detail);
                     return true;
                 }
-                let hits_before = hits(cluster, &targets);
+                let proof = proof_of(step.kind, &undo);
+                let before = before.into_iter().find(|(of, _)| *of == proof);
                 self.active.push(Active {
                     id,
-                    kind: step.kind,
                     targets,
-                    until: self.env.now() + step.hold,
+                    // Where striking took long, it holds all the same.
+                    until: (began + turn.until).max(self.env.now() + LOOK),
+                    turn,
                     undo,
-                    hits_before,
+                    proof,
+                    before: before.map_or(0, |(_, count)| count),
                 });
                 true
             }
@@ -265,31 +280,37 @@ impl Injector {
         let one = *chance.pick(&ids).context("there is no node")?;
         match kind {
             FaultKind::Kill => {
-                let targets = one_or_all(&ids, one, chance);
+                let targets = running(cluster, one_or_all(&ids, one, chance))?;
                 for id in &targets {
                     cluster.kill(*id).await?;
                 }
                 Ok(Done {
+                    manner: how_many(&targets, &ids),
                     detail: "SIGKILL".to_owned(),
                     undo: Undo::Start(targets.clone()),
                     targets,
                 })
             }
             FaultKind::Pause => {
-                let targets = one_or_all(&ids, one, chance);
+                let targets = running(cluster, one_or_all(&ids, one, chance))?;
                 for id in &targets {
                     cluster.node(*id)?.pause();
                 }
+                self.see_stopped(cluster, &targets).await?;
                 Ok(Done {
+                    manner: how_many(&targets, &ids),
                     detail: "SIGSTOP".to_owned(),
                     undo: Undo::Resume(targets.clone()),
                     targets,
                 })
             }
             FaultKind::Freeze => {
+                let targets = running(cluster, vec![one])?;
                 cluster.node(one)?.freeze()?;
+                self.see_stopped(cluster, &targets).await?;
                 Ok(Done {
-                    targets: vec![one],
+                    targets,
+                    manner: String::new(),
                     detail: "frozen by its control group".to_owned(),
                     undo: Undo::Resume(vec![one]),
                 })
@@ -308,15 +329,18 @@ impl Injector {
                 let layer = cluster.topology.links.put(fault.table);
                 Ok(Done {
                     targets: fault.targets,
+                    manner: fault.manner,
                     detail: fault.detail,
                     undo: Undo::Network(layer),
                 })
             }
             FaultKind::DiskSlow
             | FaultKind::DiskError
+            | FaultKind::ReadError
             | FaultKind::DiskShort
             | FaultKind::DiskFull
             | FaultKind::FlushFail => {
+                running(cluster, vec![one])?;
                 // One that still starts may refuse to: nobody has been promised anything yet.
                 let serves = cluster.serves(one).await;
                 let done = break_disk(cluster, kind, one, chance)?;
@@ -329,7 +353,9 @@ impl Injector {
             FaultKind::PowerAll => cut_power(cluster, ids).await,
             FaultKind::BitRot => {
                 let target = self.rot_target.context("there is no node")?;
-                rot(cluster, target, chance).await
+                let done = rot(cluster, target, &self.rotted, chance).await?;
+                *self.rotted.entry(done.manner.clone()).or_default() += 1;
+                Ok(done)
             }
             FaultKind::Clock => {
                 let size = chance.between(100, CLOCK_JUMP_MS_MAX);
@@ -343,6 +369,7 @@ impl Injector {
                     .shift_wall(nanos)?;
                 Ok(Done {
                     targets: vec![one],
+                    manner: if millis < 0 { "back" } else { "forward" }.to_owned(),
                     detail: format!("the wall clock jumps by {:.1} s", millis as f64 / 1000.0),
                     undo: Undo::Clocks(vec![one]),
                 })
@@ -357,6 +384,7 @@ impl Injector {
             let deadline = self.env.now() + BACK_WAIT_MAX;
             while !cluster.serves(*id).await && self.env.now() < deadline {
                 let now = self.env.now();
+                // A fault beside this one that hit nothing has its next turn in the plan.
                 self.undo_due(cluster, now).await?;
                 self.env.sleep(LOOK).await;
             }
@@ -364,13 +392,22 @@ impl Injector {
         Ok(())
     }
 
-    async fn undo_due(&mut self, cluster: &mut Cluster, now: Instant) -> anyhow::Result<()> {
+    /// Undoes what is over. Returns what has hit nothing, with how often it was tried before.
+    async fn undo_due(
+        &mut self,
+        cluster: &mut Cluster,
+        now: Instant,
+    ) -> anyhow::Result<Vec<(Step, u32)>> {
+        let mut missed = Vec::new();
         while let Some(place) = self.active.iter().position(|active| active.until <= now) {
             let active = self.active.remove(place);
-            self.undo(cluster, active).await?;
+            let turn = (active.turn.step.clone(), active.turn.tries);
+            if !self.undo(cluster, active).await? {
+                missed.push(turn);
+            }
             self.show();
         }
-        Ok(())
+        Ok(missed)
     }
 
     /// Undoes everything that is on.
@@ -385,22 +422,71 @@ impl Injector {
         Ok(())
     }
 
-    async fn undo(&mut self, cluster: &mut Cluster, active: Active) -> anyhow::Result<()> {
+    /// Whether it has hit anything.
+    async fn undo(&mut self, cluster: &mut Cluster, active: Active) -> anyhow::Result<bool> {
+        let hits = self.hits(cluster, &active).await;
         let Active {
             id,
-            kind,
+            turn,
             targets,
             undo,
-            hits_before,
+            proof,
             ..
         } = active;
-        let detail = self
-            .undo_by(cluster, undo, hits(cluster, &targets) - hits_before)
+        let kind = turn.step.kind;
+        self.undo_by(cluster, undo)
             .await
             .with_context(|| format!("cannot undo {}", kind.name()))?;
+        let detail = match proof {
+            Proof::Done => String::new(),
+            Proof::Touched(_) => format!("{hits} packets, chunks or connections were touched"),
+            Proof::Calls => format!("{hits} calls were hit"),
+            Proof::Full => format!("no space was said {hits} times"),
+            Proof::Looks => format!("it was looked at {hits} times"),
+        };
+        let happened = proof == Proof::Done || hits > 0;
+        let phase = match happened {
+            true => FaultPhase::End,
+            false => FaultPhase::Missed,
+        };
         self.recorder
-            .fault(id, kind.name(), FaultPhase::End, &targets, &detail);
+            .fault(id, kind.name(), phase, &targets, &detail);
         self.watch_recovery(id, kind, targets);
+        Ok(happened)
+    }
+
+    /// What a fault has hit, as far as that is counted.
+    async fn hits(&self, cluster: &mut Cluster, active: &Active) -> u64 {
+        let counted = count(cluster, active.proof).saturating_sub(active.before);
+        if active.proof != Proof::Full || counted > 0 {
+            return counted;
+        }
+        // It may have looked before it wrote.
+        let mut seen = 0;
+        for id in &active.targets {
+            if let Ok(node) = cluster.node(*id)
+                && let Some(status) = node.status(&self.env).await
+            {
+                seen += u64::from(status["storage"]["is_disk_full"] == true);
+            }
+        }
+        seen
+    }
+
+    /// Waits until every thread of these nodes stands still.
+    async fn see_stopped(&self, cluster: &mut Cluster, ids: &[u32]) -> anyhow::Result<()> {
+        let deadline = self.env.now() + STOP_SEEN_MAX;
+        for id in ids {
+            while !cluster.node(*id)?.is_seen_stopped() {
+                if self.env.now() > deadline {
+                    for id in ids {
+                        cluster.node(*id)?.resume();
+                    }
+                    bail!("node {id} goes on");
+                }
+                self.env.sleep(STOP_SEEN_MAX / 100).await;
+            }
+        }
         Ok(())
     }
 
@@ -433,12 +519,7 @@ impl Injector {
         }
     }
 
-    async fn undo_by(
-        &self,
-        cluster: &mut Cluster,
-        undo: Undo,
-        hits: u64,
-    ) -> anyhow::Result<String> {
+    async fn undo_by(&self, cluster: &mut Cluster, undo: Undo) -> anyhow::Result<()> {
         match undo {
             Undo::Nothing => {}
             Undo::Start(ids) => {
@@ -456,15 +537,11 @@ impl Injector {
                 mend(cluster, id)?;
                 cluster.kill(id).await?;
                 cluster.start(id)?;
-                return Ok(format!("{hits} calls were hit; a new process"));
             }
             Undo::Mend(id) => {
                 mend(cluster, id)?;
                 // It may have refused to start on such a disk.
                 cluster.start(id)?;
-                if hits > 0 {
-                    return Ok(format!("{hits} calls were hit"));
-                }
             }
             Undo::PowerOn(ids) => {
                 for id in &ids {
@@ -484,7 +561,7 @@ impl Injector {
                 }
             }
         }
-        Ok(String::new())
+        Ok(())
     }
 }
 
@@ -504,13 +581,50 @@ impl FaultKind {
     }
 }
 
-fn hits(cluster: &Cluster, targets: &[u32]) -> u64 {
+/// What shows that a fault of this kind has hit something.
+fn proof_of(kind: FaultKind, undo: &Undo) -> Proof {
+    match (kind, undo) {
+        (_, Undo::Network(layer)) => Proof::Touched(*layer),
+        (FaultKind::DiskFull, _) => Proof::Full,
+        (FaultKind::Clock, _) => Proof::Looks,
+        (_, Undo::Mend(_) | Undo::MendAndReplace(_)) => Proof::Calls,
+        _ => Proof::Done,
+    }
+}
+
+/// What was counted so far. At most one fault of the disks is on at a time, and one of the clocks,
+/// so the nodes' numbers may be added up.
+fn count(cluster: &Cluster, proof: Proof) -> u64 {
+    let controls = cluster.nodes().iter();
+    let controls = controls.filter_map(|node| node.control.as_ref());
+    match proof {
+        Proof::Done => 0,
+        Proof::Touched(layer) => cluster.topology.links.touched(layer),
+        Proof::Calls => controls.map(super::shim::Control::hits).sum(),
+        Proof::Full => controls
+            .map(|control| control.hits() + control.full())
+            .sum(),
+        Proof::Looks => controls.map(super::shim::Control::wall_looks).sum(),
+    }
+}
+
+/// Those of them that have a process.
+fn running(cluster: &mut Cluster, ids: Vec<u32>) -> anyhow::Result<Vec<u32>> {
+    cluster.notice_ends();
     let nodes = cluster.nodes().iter();
-    nodes
-        .filter(|node| targets.contains(&node.id()))
-        .filter_map(|node| node.control.as_ref())
-        .map(super::shim::Control::hits)
-        .sum()
+    let running: Vec<u32> = nodes
+        .filter(|node| node.is_running() && ids.contains(&node.id()))
+        .map(crate::cluster::node::Node::id)
+        .collect();
+    if running.is_empty() {
+        bail!("no process of {ids:?} runs");
+    }
+    Ok(running)
+}
+
+fn how_many(targets: &[u32], all: &[u32]) -> String {
+    let one = targets.len() < all.len() || all.len() == 1;
+    if one { "one node" } else { "all nodes" }.to_owned()
 }
 
 fn one_or_all(ids: &[u32], one: u32, chance: &mut Chance) -> Vec<u32> {
@@ -556,6 +670,7 @@ async fn transfer(cluster: &Cluster, chance: &mut Chance) -> anyhow::Result<Done
     }
     Ok(Done {
         targets,
+        manner: String::new(),
         detail: done.join(", "),
         undo: Undo::Nothing,
     })
@@ -592,12 +707,17 @@ fn break_disk(
             }
             None => {
                 control.break_writes(Writes::Full, 1000)?;
-                ("every write: no space".to_owned(), Undo::Mend(target))
+                ("no space for anything more".to_owned(), Undo::Mend(target))
             }
         },
         FaultKind::DiskError => {
             control.break_writes(Writes::Fail, permille)?;
             let detail = format!("{permille} of 1000 writes fail with EIO");
+            (detail, Undo::MendAndReplace(target))
+        }
+        FaultKind::ReadError => {
+            control.break_reads(permille)?;
+            let detail = format!("{permille} of 1000 reads fail with EIO");
             (detail, Undo::MendAndReplace(target))
         }
         FaultKind::FlushFail => {
@@ -615,6 +735,7 @@ fn break_disk(
     }
     Ok(Done {
         targets: vec![target],
+        manner: String::new(),
         detail,
         undo,
     })
@@ -645,16 +766,22 @@ async fn cut_power(cluster: &mut Cluster, targets: Vec<u32>) -> anyhow::Result<D
         cluster.kill(*id).await?;
     }
     Ok(Done {
+        manner: String::new(),
         detail: "unflushed data is gone".to_owned(),
         undo: Undo::PowerOn(targets.clone()),
         targets,
     })
 }
 
-async fn rot(cluster: &mut Cluster, target: u32, chance: &mut Chance) -> anyhow::Result<Done> {
+async fn rot(
+    cluster: &mut Cluster,
+    target: u32,
+    rotted: &BTreeMap<String, u32>,
+    chance: &mut Chance,
+) -> anyhow::Result<Done> {
     cluster.kill(target).await?;
     let data_dir = cluster.node(target)?.data_dir.clone();
-    let flips = damage::rot(&data_dir, chance)?;
+    let (kind, flips) = damage::rot(&data_dir, rotted, chance)?;
     if flips.is_empty() {
         cluster.start(target)?;
         bail!("node {target} has no files to damage yet");
@@ -668,6 +795,7 @@ async fn rot(cluster: &mut Cluster, target: u32, chance: &mut Chance) -> anyhow:
         .collect();
     Ok(Done {
         targets: vec![target],
+        manner: kind,
         detail: detail.join(", "),
         undo: Undo::Start(vec![target]),
     })

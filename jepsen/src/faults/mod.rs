@@ -41,6 +41,8 @@ pub enum FaultKind {
     DiskSlow,
     /// Some writes fail with EIO.
     DiskError,
+    /// Some reads fail with EIO.
+    ReadError,
     /// Some writes write only a part.
     DiskShort,
     /// No space is left.
@@ -70,6 +72,8 @@ pub enum Need {
     Images,
     /// More than one node.
     SeveralNodes,
+    /// Enough nodes that one of them is a minority.
+    Minority,
 }
 
 impl FaultKind {
@@ -90,6 +94,7 @@ impl FaultKind {
         FaultKind::Bandwidth,
         FaultKind::DiskSlow,
         FaultKind::DiskError,
+        FaultKind::ReadError,
         FaultKind::DiskShort,
         FaultKind::DiskFull,
         FaultKind::FlushFail,
@@ -117,6 +122,7 @@ impl FaultKind {
             FaultKind::Bandwidth => "bandwidth",
             FaultKind::DiskSlow => "disk-slow",
             FaultKind::DiskError => "disk-error",
+            FaultKind::ReadError => "read-error",
             FaultKind::DiskShort => "short-write",
             FaultKind::DiskFull => "disk-full",
             FaultKind::FlushFail => "flush-fail",
@@ -145,6 +151,7 @@ impl FaultKind {
             FaultKind::Bandwidth => "links carry 50 to 500 kB/s",
             FaultKind::DiskSlow => "writes and flushes take 5 to 200 ms longer",
             FaultKind::DiskError => "writes fail with EIO",
+            FaultKind::ReadError => "reads fail with EIO",
             FaultKind::DiskShort => "writes write only a part",
             FaultKind::DiskFull => "no space is left",
             FaultKind::FlushFail => "flushes fail and flush nothing",
@@ -165,13 +172,14 @@ impl FaultKind {
             | FaultKind::PartitionOneWay
             | FaultKind::PartitionReset
             | FaultKind::Delay
-            | FaultKind::Bandwidth
-            | FaultKind::BitRot => &[Need::SeveralNodes],
+            | FaultKind::Bandwidth => &[Need::SeveralNodes],
+            FaultKind::BitRot => &[Need::Minority],
             FaultKind::Loss | FaultKind::Reorder | FaultKind::Duplicate => {
                 &[Need::SeveralNodes, Need::Packets]
             }
             FaultKind::DiskSlow
             | FaultKind::DiskError
+            | FaultKind::ReadError
             | FaultKind::DiskShort
             | FaultKind::DiskFull
             | FaultKind::FlushFail
@@ -190,6 +198,7 @@ impl FaultKind {
                 | FaultKind::Restart
                 | FaultKind::DiskSlow
                 | FaultKind::DiskError
+                | FaultKind::ReadError
                 | FaultKind::DiskShort
                 | FaultKind::DiskFull
                 | FaultKind::FlushFail
@@ -232,6 +241,7 @@ const GROUPS: &[(&str, &[FaultKind])] = &[
         &[
             FaultKind::DiskSlow,
             FaultKind::DiskError,
+            FaultKind::ReadError,
             FaultKind::DiskShort,
             FaultKind::DiskFull,
             FaultKind::FlushFail,

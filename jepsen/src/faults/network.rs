@@ -16,6 +16,8 @@ pub struct NetworkFault {
     pub table: LinkTable,
     /// Nodes that it strikes.
     pub targets: Vec<u32>,
+    /// Its shape.
+    pub manner: String,
     /// In words.
     pub detail: String,
 }
@@ -74,6 +76,7 @@ fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
             }
             NetworkFault {
                 table,
+                manner: "ring".to_owned(),
                 detail: format!("ring {}, {manner}", names(&order)),
                 targets: order,
             }
@@ -87,6 +90,7 @@ fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
                 }
             }
             NetworkFault {
+                manner: "bridge".to_owned(),
                 detail: format!(
                     "bridge: {} | {} with {} between, {manner}",
                     names(left),
@@ -111,9 +115,15 @@ fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
                     table.add(host(*id), Host::CLIENTS, cut(how));
                     table.add(Host::CLIENTS, host(*id), cut(how));
                 }
-                clients = " and clients";
+                clients = ", with clients";
             }
+            let shape = if minority.len() > 1 {
+                "halves"
+            } else {
+                "isolate"
+            };
             NetworkFault {
+                manner: format!("{shape}{clients}"),
                 detail: format!("{} | {}{clients}, {manner}", names(minority), names(rest)),
                 targets: minority.to_vec(),
                 table,
@@ -148,6 +158,7 @@ fn one_way(nodes: &[u32], chance: &mut Chance) -> NetworkFault {
     };
     NetworkFault {
         table,
+        manner: if is_deaf { "deaf" } else { "mute" }.to_owned(),
         targets: one.to_vec(),
         detail: format!("{} {verb} {}", names(one), names(others)),
     }
@@ -231,6 +242,12 @@ fn everywhere_near(nodes: &[u32], link: Link, what: String, chance: &mut Chance)
     };
     NetworkFault {
         table,
+        manner: if around.is_some() {
+            "around one node"
+        } else {
+            "everywhere"
+        }
+        .to_owned(),
         targets,
         detail: format!("{what}, {place}{clients}"),
     }

@@ -4,6 +4,7 @@
 //! Every 20 to 60 s (less in short runs) another random subset of the asked faults has its turn, a
 //! quarter of the time none: a cluster that is always down teaches nothing.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::FaultKind;
@@ -13,8 +14,11 @@ use crate::chance::Chance;
 const TIMES_EACH: usize = 3;
 /// Kinds that have their turn together, at most.
 const TOGETHER_MAX: u64 = 5;
-/// Percent of windows without faults.
+/// Percent of the time without faults.
 const QUIET_PERCENT: u64 = 25;
+/// Percent of windows that are quiet although there was enough of that so far: they cannot be
+/// foreseen.
+const QUIET_ALL_THE_SAME_PERCENT: u64 = 10;
 /// The windows of a run that is long enough.
 const WINDOW_MS: (u64, u64) = (20_000, 60_000);
 /// A run shorter than this has shorter windows, in proportion.
@@ -25,7 +29,7 @@ const HOLD_MS: (u64, u64) = (1_000, 12_000);
 /// Nobody is served while all nodes are without power: what counts is how often, not for how long.
 const HOLD_ALL_MS_MAX: u64 = 2_500;
 /// Percent of the time that the faults that take a node may fill.
-const BUSY_PERCENT: u64 = 70;
+const BUSY_PERCENT: u64 = 52;
 /// What passes between two of them, with their undoing.
 const BETWEEN_MS: u64 = 1_500;
 /// One fault of a kind in so much of a window.
@@ -46,16 +50,25 @@ pub struct Step {
     pub seed: u64,
 }
 
-/// All faults of a run, by time.
+/// What is to come when, from the begin of the load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// The faults, by time.
+    pub steps: Vec<Step>,
+    /// From when to when there are none, by time.
+    pub quiet: Vec<(Duration, Duration)>,
+}
+
+/// All faults of a run.
 ///
 /// # Parameters
 /// `load` is how long clients will be loaded.
-pub fn plan(seed: u64, load: Duration, kinds: &[FaultKind]) -> Vec<Step> {
+pub fn plan(seed: u64, load: Duration, kinds: &[FaultKind]) -> Schedule {
     let load_ms = u64::try_from(load.as_millis()).unwrap_or(u64::MAX);
     // The last faults must have time to be undone.
     let end_ms = load_ms.saturating_sub((load_ms / 10).min(10_000));
     if kinds.is_empty() || end_ms == 0 {
-        return Vec::new();
+        return Schedule::default();
     }
     let mut chance = Chance::fork(seed, 1);
     let windows = windows(&mut chance, load_ms, end_ms, kinds);
@@ -95,7 +108,96 @@ pub fn plan(seed: u64, load: Duration, kinds: &[FaultKind]) -> Vec<Step> {
         steps.push(step(&mut chance, kind, span, hold_high));
     }
     steps.sort_by_key(|step| (step.at, step.seed));
-    steps
+    let quiet = windows.iter().filter(|window| window.kinds.is_empty());
+    let millis = Duration::from_millis;
+    Schedule {
+        steps,
+        quiet: quiet
+            .map(|window| (millis(window.from), millis(window.until)))
+            .collect(),
+    }
+}
+
+/// How often a step that could not be done, or that hit nothing, is tried again, and after what
+/// time.
+const TRIES_MAX: u32 = 5;
+const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// What of a schedule is still to be done. Faults take their time, so steps come late; in quiet
+/// windows none comes at all.
+pub struct Agenda {
+    waiting: VecDeque<Step>,
+    /// Those that were in vain: when they are tried again, and how often they were.
+    again: Vec<(Duration, Step, u32)>,
+    quiet: Vec<(Duration, Duration)>,
+    /// How often each kind was tried.
+    times: BTreeMap<FaultKind, u32>,
+}
+
+/// A step whose turn it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    pub step: Step,
+    /// How often it was tried before.
+    pub tries: u32,
+    /// When it has to be over: its time, cut where a quiet window begins.
+    pub until: Duration,
+}
+
+impl Agenda {
+    /// Everything is still to come.
+    pub fn new(schedule: Schedule) -> Agenda {
+        Agenda {
+            waiting: schedule.steps.into(),
+            again: Vec::new(),
+            quiet: schedule.quiet,
+            times: BTreeMap::new(),
+        }
+    }
+
+    /// The step that is to be done now. Of those whose time has come and that have room, the kind
+    /// that came least often: where time is short, every kind has its turn before any has its
+    /// second.
+    pub fn next(&mut self, now: Duration, has_room: impl Fn(&Step) -> bool) -> Option<Turn> {
+        // What has no time to take hold is not begun.
+        let soon = now + Duration::from_millis(HOLD_MS.0);
+        let is_quiet = |(from, until): &(Duration, Duration)| *from <= soon && now < *until;
+        if self.quiet.iter().any(is_quiet) {
+            return None;
+        }
+        let due = |(at, step, _): &(Duration, Step, u32)| *at <= now && has_room(step);
+        let (step, tries) = match self.again.iter().position(due) {
+            Some(place) => {
+                let (_, step, tries) = self.again.remove(place);
+                (step, tries)
+            }
+            None => {
+                let ready = self
+                    .waiting
+                    .iter()
+                    .take_while(|step| step.at <= now)
+                    .enumerate()
+                    .filter(|(_, step)| has_room(step))
+                    .min_by_key(|(_, step)| self.times.get(&step.kind).copied().unwrap_or(0))
+                    .map(|(place, _)| place);
+                (self.waiting.remove(ready?)?, 0)
+            }
+        };
+        *self.times.entry(step.kind).or_default() += 1;
+        let begins = self.quiet.iter().map(|(from, _)| *from);
+        let next_quiet = begins.filter(|from| *from > now).min();
+        let until = next_quiet.map_or(now + step.hold, |from| from.min(now + step.hold));
+        Some(Turn { step, tries, until })
+    }
+
+    /// It was in vain: it has another turn, unless it had enough of them.
+    pub fn again(&mut self, now: Duration, step: Step, tries: u32) {
+        let times = self.times.entry(step.kind).or_default();
+        *times = times.saturating_sub(1);
+        if tries < TRIES_MAX {
+            self.again.push((now + TRY_AGAIN, step, tries + 1));
+        }
+    }
 }
 
 /// The longest hold with which every fault that takes a node comes as often as it has to, one after
@@ -137,7 +239,16 @@ fn windows(chance: &mut Chance, load_ms: u64, end_ms: u64, kinds: &[FaultKind]) 
     while from < end_ms {
         let length = chance.between(scale(WINDOW_MS.0), scale(WINDOW_MS.1));
         let until = (from + length).min(end_ms);
-        let quiet = chance.percent(QUIET_PERCENT) && windows.iter().any(|w| !w.kinds.is_empty());
+        // The more quiet is missing so far, the likelier it is.
+        let quiet_so_far: u64 = windows
+            .iter()
+            .filter(|window| window.kinds.is_empty())
+            .map(|window| window.until - window.from)
+            .sum();
+        let missing = (until * QUIET_PERCENT / 100).saturating_sub(quiet_so_far);
+        let percent =
+            (missing * 100 / (until - from).max(1)).clamp(QUIET_ALL_THE_SAME_PERCENT, 100);
+        let quiet = chance.percent(percent) && windows.iter().any(|w| !w.kinds.is_empty());
         let mut now = Vec::new();
         if !quiet {
             let most = TOGETHER_MAX.min(kinds.len() as u64);
@@ -176,8 +287,9 @@ mod tests {
         ] {
             for seed in 0..20 {
                 let load = Duration::from_secs(seconds);
-                let steps = plan(seed, load, kinds);
-                assert_eq!(steps, plan(seed, load, kinds), "the seed decides");
+                let schedule = plan(seed, load, kinds);
+                assert_eq!(schedule, plan(seed, load, kinds), "the seed decides");
+                let steps = schedule.steps;
                 for kind in kinds {
                     let times = steps.iter().filter(|step| step.kind == *kind).count();
                     assert!(times >= 3, "{kind:?} comes {times} times, seed {seed}");
@@ -186,14 +298,14 @@ mod tests {
                 assert!(steps.is_sorted_by_key(|step| step.at));
             }
         }
-        assert!(plan(1, Duration::from_secs(60), &[]).is_empty());
+        assert_eq!(plan(1, Duration::from_secs(60), &[]), Schedule::default());
     }
 
     #[test]
     fn three_of_each_fit_into_a_full_run() {
         for seed in 0..20 {
             let load = Duration::from_secs(300);
-            let steps = plan(seed, load, FaultKind::ALL);
+            let steps = plan(seed, load, FaultKind::ALL).steps;
             let mut times = std::collections::BTreeMap::new();
             let one_by_one = steps.iter().filter(|step| {
                 let count: &mut usize = times.entry(step.kind).or_default();
@@ -203,7 +315,7 @@ mod tests {
             let held: Duration = one_by_one.map(|step| step.hold).sum();
             assert!(held < load * 3 / 5, "seed {seed}: {held:?} of {load:?}");
         }
-        let alone = plan(1, Duration::from_secs(300), &[FaultKind::Kill]);
+        let alone = plan(1, Duration::from_secs(300), &[FaultKind::Kill]).steps;
         let longest = alone.iter().map(|step| step.hold).max();
         assert!(longest > Some(Duration::from_secs(8)), "{longest:?}");
     }
@@ -211,8 +323,39 @@ mod tests {
     #[test]
     fn some_of_a_long_run_is_quiet() {
         let windows = windows(&mut Chance::new(7), 3_600_000, 3_600_000, FaultKind::ALL);
-        let quiet = windows.iter().filter(|w| w.kinds.is_empty()).count();
-        let share = quiet * 100 / windows.len();
-        assert!((10..=40).contains(&share), "{share} % of windows");
+        let quiet = windows.iter().filter(|w| w.kinds.is_empty());
+        let share = quiet.map(|w| w.until - w.from).sum::<u64>() * 100 / 3_600_000;
+        assert!((20..=35).contains(&share), "{share} % of the time");
+    }
+
+    /// A cluster under so many faults that each comes late.
+    #[test]
+    fn nothing_begins_and_nothing_holds_in_a_quiet_window() {
+        for seed in 0..20 {
+            let load = Duration::from_secs(300);
+            let schedule = plan(seed, load, FaultKind::ALL);
+            let quiet = schedule.quiet.clone();
+            assert!(!quiet.is_empty());
+            let mut agenda = Agenda::new(schedule);
+            let (mut now, mut late, mut done) = (Duration::ZERO, 0, 0);
+            while now < load {
+                let Some(turn) = agenda.next(now, |_| true) else {
+                    now += Duration::from_millis(100);
+                    continue;
+                };
+                done += 1;
+                late += usize::from(turn.step.at < now);
+                let in_quiet =
+                    |(from, until): &&(Duration, Duration)| now < *until && *from < turn.until;
+                assert_eq!(quiet.iter().find(in_quiet), None, "seed {seed}: {turn:?}");
+                // Another one only when this one is over, and a second for undoing it; every
+                // fifth is in vain.
+                now = turn.until + Duration::from_secs(1);
+                if done % 5 == 0 {
+                    agenda.again(now, turn.step, turn.tries);
+                }
+            }
+            assert!(late > 20, "seed {seed}: {late} of {done} came late");
+        }
     }
 }

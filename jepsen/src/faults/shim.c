@@ -4,13 +4,18 @@
  * changed by the harness (see shim.rs, which owns the layout):
  *
  *    0  i64  added to the wall clock, nanoseconds
- *    8  u32  what positioned writes do: 0 as ever, 1 EIO, 2 ENOSPC, 3 only a part is written
+ *    8  u32  what positioned writes do: 0 as ever, 1 EIO, 2 ENOSPC beyond a file's end (and for
+ *             creating, renaming, lengthening, reserving), 3 only a part is written
  *   12  u32  what flushes do: 0 as ever, 1 EIO, nothing flushed
  *   16  u32  each flush and write takes this many microseconds more
  *   20  u32  of a thousand calls, so many are hit
- *   24  u64  counts the calls that were hit (written here)
+ *   24  u64  counts the calls that were hit (written here, as all that follows but the reads)
+ *   32  u64  counts the times that a shifted wall clock was looked at
+ *   40  u64  counts the processes that have loaded this
+ *   48  u64  counts the calls to which the disk itself said ENOSPC
+ *   56  u32  what positioned reads do: 0 as ever, 1 EIO
  *
- * The clock is an ordinary wrapper around clock_gettime. Writes and flushes are made by raw system
+ * The clock is an ordinary wrapper around clock_gettime. Reads, writes and flushes are made by raw system
  * calls as well as through libc, so they are caught in the kernel: a seccomp filter traps them, and
  * the handler makes the call itself from one place that the filter lets through.
  */
@@ -28,6 +33,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -44,6 +50,10 @@ struct control {
     volatile uint32_t delay_micros;
     volatile uint32_t permille;
     volatile uint64_t hits;
+    volatile uint64_t wall_looks;
+    volatile uint64_t loads;
+    volatile uint64_t full;
+    volatile uint32_t reads;
 };
 
 static struct control *control;
@@ -92,6 +102,47 @@ static void hit(void) {
     __sync_add_and_fetch(&control->hits, 1);
 }
 
+static int is_flush(long number) {
+    return number == SYS_fdatasync || number == SYS_fsync;
+}
+
+static int is_read(long number) {
+    return number == SYS_pread64 || number == SYS_preadv;
+}
+
+static int is_write(long number) {
+    return number == SYS_pwrite64 || number == SYS_pwritev;
+}
+
+/* Whether a file would be longer: what is written over has its place already. */
+static int lengthens(long file, int64_t end) {
+    struct stat stat;
+    return fstat((int)file, &stat) != 0 || end > (int64_t)stat.st_size;
+}
+
+/* What takes space: a write or a cut beyond a file's end, a file that is made or renamed, and a
+ * reservation. */
+static int takes_space(long number, long a, long b, long c, long d) {
+    if (number == SYS_pwrite64)
+        return lengthens(a, d + c);
+    if (number == SYS_pwritev) {
+        const struct iovec *chunks = (const struct iovec *)b;
+        int64_t end = d;
+        for (long place = 0; place < c; place++)
+            end += (int64_t)chunks[place].iov_len;
+        return lengthens(a, end);
+    }
+    if (number == SYS_ftruncate)
+        return lengthens(a, b);
+#ifdef SYS_open
+    if (number == SYS_open)
+        return (b & O_CREAT) != 0;
+#endif
+    if (number == SYS_openat)
+        return (c & O_CREAT) != 0;
+    return 1;
+}
+
 /* Only positioned writes are trapped, so standard output and sockets never come here. */
 static long write_part(long number, long file, long data, long count, long low, long high) {
     if (number == SYS_pwrite64)
@@ -112,17 +163,27 @@ static void on_trap(int signal, siginfo_t *info, void *opaque) {
     long a = ARGUMENT(context, 0), b = ARGUMENT(context, 1), c = ARGUMENT(context, 2),
          d = ARGUMENT(context, 3), e = ARGUMENT(context, 4), f = ARGUMENT(context, 5);
     int saved = errno;
-    int is_flush = number == SYS_fdatasync || number == SYS_fsync;
+    int moves_bytes = is_write(number) || is_flush(number);
     uint32_t delay = control->delay_micros;
-    if (delay > 0 && is_hit()) {
+    if (delay > 0 && moves_bytes && is_hit()) {
         struct timespec wait = {delay / 1000000, (long)(delay % 1000000) * 1000};
         hit();
         shim_raw_call(SYS_nanosleep, (long)&wait, 0, 0, 0, 0, 0);
     }
     long result;
-    uint32_t mode = is_flush ? control->flushes : control->writes;
+    uint32_t mode = 0;
+    if (is_flush(number))
+        mode = control->flushes;
+    else if (is_read(number))
+        mode = control->reads;
+    else if (is_write(number) && control->writes != 2)
+        mode = control->writes;
+    else if (control->writes == 2 && takes_space(number, a, b, c, d))
+        mode = 2;
     if (mode == 0 || !is_hit()) {
         result = shim_raw_call(number, a, b, c, d, e, f);
+        if (result == -ENOSPC)
+            __sync_add_and_fetch(&control->full, 1);
     } else {
         hit();
         if (mode == 1)
@@ -160,6 +221,15 @@ static void trap_calls(void) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         LET(SYS_pwritev), LET(SYS_pwrite64), LET(SYS_fdatasync), LET(SYS_fsync),
+        LET(SYS_preadv), LET(SYS_pread64),
+        LET(SYS_openat), LET(SYS_renameat), LET(SYS_renameat2), LET(SYS_ftruncate),
+        LET(SYS_fallocate),
+#ifdef SYS_open
+        LET(SYS_open),
+#endif
+#ifdef SYS_rename
+        LET(SYS_rename),
+#endif
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof code / sizeof code[0], code};
@@ -181,6 +251,7 @@ __attribute__((constructor)) static void begin(void) {
     if (mapped == MAP_FAILED)
         _exit(126);
     control = mapped;
+    __sync_add_and_fetch(&control->loads, 1);
     trap_calls();
 }
 
@@ -189,6 +260,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
                                   : (int)syscall(SYS_clock_gettime, clock, time);
     if (code == 0 && control != NULL &&
         (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
+        if (control->wall_nanos != 0)
+            __sync_add_and_fetch(&control->wall_looks, 1);
         int64_t nanos = (int64_t)time->tv_sec * 1000000000 + time->tv_nsec + control->wall_nanos;
         if (nanos < 0)
             nanos = 0;

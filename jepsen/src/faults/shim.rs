@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
@@ -17,6 +17,10 @@ const FLUSHES_AT: u64 = 12;
 const DELAY_AT: u64 = 16;
 const PERMILLE_AT: u64 = 20;
 const HITS_AT: u64 = 24;
+const WALL_LOOKS_AT: u64 = 32;
+const LOADS_AT: u64 = 40;
+const FULL_AT: u64 = 48;
+const READS_AT: u64 = 56;
 
 /// The variable that names a process's control file.
 pub const VARIABLE: &str = "JEPSEN_FAULTS";
@@ -64,17 +68,33 @@ pub fn build(dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(library)
 }
 
-/// Whether the library works in a process of this machine.
-pub fn works(library: &Path, dir: &Path) -> bool {
-    let control = dir.join("shim-probe");
-    let probed = Control::make(control.clone()).is_ok()
-        && Command::new("true")
-            .env("LD_PRELOAD", library)
-            .env(VARIABLE, &control)
-            .status()
-            .is_ok_and(|status| status.success());
-    let _ = fs::remove_file(control);
-    probed
+/// Whether a program loads the library and works with it.
+///
+/// # Errors
+/// Why it does not: for people.
+pub fn works(library: &Path, dir: &Path, program: &Path) -> Result<(), String> {
+    let path = dir.join("shim-probe");
+    let control = Control::make(path.clone()).map_err(|error| format!("{error:#}"))?;
+    let status = Command::new(program)
+        .arg("--version")
+        .env("LD_PRELOAD", library)
+        .env(VARIABLE, &path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    let _ = fs::remove_file(path);
+    match status {
+        Err(error) => Err(format!("cannot run {}: {error}", program.display())),
+        Ok(status) if !status.success() => Err(format!(
+            "the library does not work in a process here ({status}; are seccomp filters refused?)"
+        )),
+        Ok(_) if control.loads() == 0 => Err(format!(
+            "{} does not load the library: it is linked statically, or has more rights than its \
+             caller",
+            program.display()
+        )),
+        Ok(_) => Ok(()),
+    }
 }
 
 /// The switches of one node. They outlive its processes.
@@ -150,6 +170,15 @@ impl Control {
         self.put(DELAY_AT, micros)
     }
 
+    /// Lets some of a thousand reads fail with EIO.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn break_reads(&self, permille: u32) -> anyhow::Result<()> {
+        self.put(PERMILLE_AT, permille)?;
+        self.put(READS_AT, 1)
+    }
+
     /// Everything of the disk works again; the clock stays as it is.
     ///
     /// # Errors
@@ -157,14 +186,34 @@ impl Control {
     pub fn mend_disk(&self) -> anyhow::Result<()> {
         self.put(WRITES_AT, 0)?;
         self.put(FLUSHES_AT, 0)?;
+        self.put(READS_AT, 0)?;
         self.put(DELAY_AT, 0)?;
         self.put(PERMILLE_AT, 0)
     }
 
     /// How many calls were hit so far: a fault that hit none did not happen.
     pub fn hits(&self) -> u64 {
+        self.count(HITS_AT)
+    }
+
+    /// How often a shifted wall clock was looked at.
+    pub fn wall_looks(&self) -> u64 {
+        self.count(WALL_LOOKS_AT)
+    }
+
+    /// How many processes have loaded the library.
+    pub fn loads(&self) -> u64 {
+        self.count(LOADS_AT)
+    }
+
+    /// To how many calls the disk itself said that it is full.
+    pub fn full(&self) -> u64 {
+        self.count(FULL_AT)
+    }
+
+    fn count(&self, at: u64) -> u64 {
         let mut bytes = [0; 8];
-        match self.file.read_exact_at(&mut bytes, HITS_AT) {
+        match self.file.read_exact_at(&mut bytes, at) {
             Ok(()) => u64::from_ne_bytes(bytes),
             Err(_) => 0,
         }

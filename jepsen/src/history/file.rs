@@ -145,6 +145,30 @@ impl History {
         Ok(history)
     }
 
+    /// What a file of it holds behind the header, in an order in which it can be read.
+    pub fn events(&self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for op in &self.operations {
+            events.push(Event::Invoke(Invocation {
+                id: op.id,
+                worker: op.worker,
+                process: op.process,
+                at: op.invoked,
+                call: op.call.clone(),
+            }));
+            if let Some(at) = op.completed {
+                events.push(Event::Complete(Completion {
+                    id: op.id,
+                    at,
+                    outcome: op.outcome.clone(),
+                }));
+            }
+        }
+        events.extend(self.faults.iter().cloned().map(Event::Fault));
+        events.extend(self.marks.iter().cloned().map(Event::Mark));
+        events
+    }
+
     /// The same from events in memory. Errors name the event's position, from 1.
     pub fn from_events(events: impl IntoIterator<Item = Event>) -> Result<History, String> {
         let mut events = events.into_iter();

@@ -78,6 +78,7 @@ fn setup(page: &mut String, summary: &RunSummary, history: &History) {
     let rows = [
         ("Workload", header.workload.clone()),
         ("Faults asked for", faults),
+        ("Not possible there", header.plan.skipped.join(", ")),
         (
             "Clients",
             format!(
@@ -321,6 +322,20 @@ fn tables(page: &mut String, verdict: &Verdict) {
     for (fault, times) in &coverage.faults {
         let least = u64::from(minima.times_each_fault);
         row(&format!("{fault} took hold"), u64::from(*times), least);
+        for (manner, times) in coverage.manners.get(fault).into_iter().flatten() {
+            row(&format!("{fault}: {manner}"), u64::from(*times), 0);
+        }
+    }
+    for (fault, times) in &coverage.missed {
+        row(
+            &format!("{fault} met nothing, and does not count"),
+            u64::from(*times),
+            0,
+        );
+    }
+    if let Some(share) = coverage.quiet_share {
+        let percent = (share * 100.0).round() as u64;
+        row("percent of the load without a fault", percent, 0);
     }
     row(
         "writes acknowledged during faults",
@@ -370,6 +385,12 @@ fn tables(page: &mut String, verdict: &Verdict) {
         coverage.partitions_compared,
         whole,
     );
+    row(
+        "logs compared between stopped nodes, the controller's and the groups' among them",
+        coverage.logs_compared,
+        0,
+    );
+    row("entries of those", coverage.entries_compared, 0);
     page.push_str("</tbody></table></section>");
 }
 

@@ -18,6 +18,8 @@ use crate::workload::{
 /// Topics in use at the same time, by workload.
 pub const QUEUE_PLACES: usize = 2;
 const TOPICS_PLACES: usize = 3;
+/// Beside them in the queue: topics whose old records are removed.
+const TRIMMED_PLACES: usize = 1;
 /// Partitions of a topic of the queue.
 pub const QUEUE_PARTITIONS: u32 = 4;
 /// Consumers of each topic.
@@ -55,7 +57,12 @@ impl Load {
         let (stop, stopped) = watch::channel(false);
         let writes = u64::from(run.rate) * run.seconds;
         let (places, writes_max, rate) = match run.workload {
-            WorkloadKind::Queue | WorkloadKind::Durability | WorkloadKind::Fencing => {
+            WorkloadKind::Queue => {
+                let places = QUEUE_PLACES + TRIMMED_PLACES;
+                let each = writes / (places as u64 * TOPICS_PER_PLACE);
+                (places, each.max(WRITES_MIN), run.rate)
+            }
+            WorkloadKind::Durability | WorkloadKind::Fencing => {
                 let each = writes / (QUEUE_PLACES as u64 * TOPICS_PER_PLACE);
                 (QUEUE_PLACES, each.max(WRITES_MIN), run.rate)
             }
@@ -109,13 +116,20 @@ impl Load {
                 }
             }
             WorkloadKind::ListAppend | WorkloadKind::Register => {
-                env.spawn_local(keys::keep_filled(shared.clone(), worker(), prefix, 1));
+                let kept = keys::keep_filled(shared.clone(), worker(), prefix, 1, places);
+                env.spawn_local(kept);
             }
             WorkloadKind::Queue
             | WorkloadKind::Durability
             | WorkloadKind::Fencing
             | WorkloadKind::Group => {
-                let kept = keys::keep_filled(shared.clone(), worker(), prefix, QUEUE_PARTITIONS);
+                let kept = keys::keep_filled(
+                    shared.clone(),
+                    worker(),
+                    prefix,
+                    QUEUE_PARTITIONS,
+                    QUEUE_PLACES,
+                );
                 env.spawn_local(kept);
             }
         }

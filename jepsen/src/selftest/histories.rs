@@ -21,6 +21,7 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     ("topics.txt", include_str!("histories/topics.txt")),
     ("contract.txt", include_str!("histories/contract.txt")),
+    ("nodes.txt", include_str!("histories/nodes.txt")),
     ("groups.txt", include_str!("histories/groups.txt")),
     ("coverage.txt", include_str!("histories/coverage.txt")),
 ];

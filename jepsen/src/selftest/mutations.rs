@@ -1,9 +1,8 @@
 //! Bugs planted into the product, each of which a run has to find, under its right name and within
 //! its budget.
 //!
-//! The node is built once with the cargo feature `planted-bugs`; the environment variable
-//! `CORDUROY_PLANTED_BUG` names the one that it shall have ([`Bug::id`]). A build without the
-//! feature knows no such variable.
+//! The node is built once with the cargo feature `planted-bugs`; an environment variable names the
+//! one that it shall have ([`Bug::id`]). A build without the feature knows no such variable.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,15 +11,17 @@ use corduroy_env::Env;
 
 use crate::verdict::{Class, Judgement, Verdict};
 
-/// The node's environment variable that takes a [`Bug::id`].
-pub const BUG_VARIABLE: &str = "CORDUROY_PLANTED_BUG";
-/// How many bugs [`rotation`] gives.
+/// How many bugs a turn of the [`rotation`] has, if nobody says otherwise.
 pub const ROTATION: usize = 3;
+/// Runs without a bug before that one counts as not judged: the first may have seen too little.
+const CONTROLS_MAX: u32 = 2;
+/// A control's load, in seconds; a further one's is so many times as long.
+const CONTROL_SECONDS: u64 = 20;
 
 /// A bug that a build with `planted-bugs` can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bug {
-    /// What [`BUG_VARIABLE`] is set to.
+    /// Its name, as the node knows it.
     pub id: &'static str,
     /// One sentence: what the product then does.
     pub what: &'static str,
@@ -274,7 +275,69 @@ pub const BUGS: &[Bug] = &[
         },
         judge: Judge::Cluster,
     },
+    Bug {
+        id: "lease-read",
+        what: "a leader names the latest offset by its lease alone",
+        expected: &[Class::StaleLatest, Class::StaleRead],
+        load_seconds: 60,
+        trials_max: 5,
+        hint: Hint {
+            workload: "register",
+            // Whoever is elected by the others is so before the lease of the one cut off is over.
+            faults: &["partition", "delay", "leadership-transfer"],
+            ..QUEUE
+        },
+        judge: Judge::Cluster,
+    },
+    Bug {
+        id: "old-generation-commits",
+        what: "a group takes commits of generations that are over",
+        expected: &[Class::StaleCommit],
+        load_seconds: 30,
+        trials_max: 3,
+        hint: GROUP,
+        judge: Judge::Cluster,
+    },
+    Bug {
+        id: "commit-before-write",
+        what: "a commit is acknowledged before it is written",
+        expected: &[Class::LostPosition],
+        load_seconds: 30,
+        trials_max: 4,
+        hint: Hint {
+            faults: &["partition", "kill"],
+            ..GROUP
+        },
+        judge: Judge::Cluster,
+    },
+    Bug {
+        id: "partition-given-twice",
+        what: "all members of a group are handed the same partitions",
+        expected: &[Class::DoubleOwnership],
+        load_seconds: 30,
+        trials_max: 3,
+        hint: GROUP,
+        judge: Judge::Cluster,
+    },
+    Bug {
+        id: "stale-positions",
+        what: "a coordinator that was deposed goes on to name committed positions",
+        expected: &[Class::LostPosition],
+        // Longer runs have longer faults: the group has to go on while its old coordinator is alone.
+        load_seconds: 90,
+        trials_max: 4,
+        hint: Hint {
+            faults: &["partition"],
+            ..GROUP
+        },
+        judge: Judge::Cluster,
+    },
 ];
+
+const GROUP: Hint = Hint {
+    workload: "group",
+    ..QUEUE
+};
 
 /// What lost power does to writes that were not on disk.
 const LOSS: &[Class] = &[
@@ -285,15 +348,13 @@ const LOSS: &[Class] = &[
     Class::ReplicaDivergence,
 ];
 
-/// Some of the bugs that runs of real processes find, others for another `turn`; all of those
-/// within as many turns as there are.
-pub fn rotation(turn: u64) -> Vec<&'static Bug> {
-    let bugs: Vec<&'static Bug> = BUGS
-        .iter()
-        .filter(|bug| bug.judge == Judge::Cluster)
-        .collect();
-    let first = (turn % bugs.len() as u64) as usize * ROTATION;
-    (first..first + ROTATION)
+/// `count` of these bugs, others for another `turn`; all of them within as many turns as there are.
+pub fn rotation(turn: u64, count: usize, bugs: &[&'static Bug]) -> Vec<&'static Bug> {
+    if bugs.is_empty() {
+        return Vec::new();
+    }
+    let first = (turn % bugs.len() as u64) as usize * count;
+    (first..first + count.min(bugs.len()))
         .map(|position| bugs[position % bugs.len()])
         .collect()
 }
@@ -319,7 +380,7 @@ pub struct Caught {
     pub found: Vec<Class>,
     /// The law that the simulator saw broken.
     pub law: Option<String>,
-    /// Why trials could not be judged, if so.
+    /// Why trials could not be judged, or prove nothing, if so.
     pub errors: Vec<String>,
 }
 
@@ -425,20 +486,28 @@ pub async fn mutations(
     mut say: impl FnMut(&str),
 ) -> MutationReport {
     let mut report = MutationReport::default();
-    let control = Trial {
-        bug: None,
-        attempt: 0,
-        load_seconds: 20,
-        hint: Hint {
-            faults: &["kill"],
-            ..QUEUE
-        },
-    };
-    report.control = match run(&control).await {
-        Ok(verdict) if verdict.judgement() == Judgement::Violation => Some(verdict.line()),
-        Ok(_) => None,
-        Err(reason) => Some(reason),
-    };
+    for attempt in 0..CONTROLS_MAX {
+        let control = Trial {
+            bug: None,
+            attempt,
+            load_seconds: CONTROL_SECONDS << attempt,
+            hint: Hint {
+                faults: &["kill"],
+                ..QUEUE
+            },
+        };
+        let ended = run(&control).await;
+        let is_over =
+            !matches!(&ended, Ok(verdict) if verdict.judgement() == Judgement::TooLittleCoverage);
+        report.control = match ended {
+            Ok(verdict) if verdict.judgement() == Judgement::Pass => None,
+            Ok(verdict) => Some(verdict.line()),
+            Err(reason) => Some(reason),
+        };
+        if is_over {
+            break;
+        }
+    }
     match &report.control {
         None => say(&format!("ok    {:<26} clean", "no bug")),
         Some(reason) => say(&format!("FAIL  {:<26} {reason}", "no bug")),
@@ -490,6 +559,8 @@ async fn hunt(
                     if caught.rightly() {
                         break;
                     }
+                } else if verdict.judgement() != Judgement::Pass {
+                    caught.errors.push(verdict.line());
                 }
             }
             Err(reason) => caught.errors.push(reason),
@@ -524,12 +595,27 @@ mod tests {
 
     #[test]
     fn a_rotation_reaches_every_bug() {
-        let turns = (0..BUGS.len() as u64).flat_map(rotation);
-        let reached: BTreeSet<&str> = turns.map(|bug| bug.id).collect();
-        let of_runs = BUGS.iter().filter(|bug| bug.judge == Judge::Cluster);
-        assert_eq!(reached.len(), of_runs.count());
-        assert_eq!(rotation(0).len(), ROTATION);
-        assert_ne!(rotation(0), rotation(1));
+        let bugs: Vec<&'static Bug> = BUGS.iter().collect();
+        for count in [1, ROTATION] {
+            let turns = 0..bugs.len() as u64;
+            let reached = turns.flat_map(|turn| rotation(turn, count, &bugs));
+            let reached: BTreeSet<&str> = reached.map(|bug| bug.id).collect();
+            assert_eq!(reached.len(), bugs.len());
+        }
+        assert_eq!(rotation(0, ROTATION, &bugs).len(), ROTATION);
+        assert_ne!(rotation(0, ROTATION, &bugs), rotation(1, ROTATION, &bugs));
+        assert_eq!(rotation(0, 1_000, &bugs).len(), bugs.len());
+        assert_eq!(rotation(0, ROTATION, &bugs[..1]), bugs[..1]);
+        assert!(rotation(0, ROTATION, &[]).is_empty());
+    }
+
+    /// The selftest knows every bug that a build can have, under the name that switches it on.
+    #[test]
+    fn every_planted_bug_is_hunted() {
+        let hunted: BTreeSet<&str> = BUGS.iter().map(|bug| bug.id).collect();
+        let planted = corduroy_env::planted::Bug::ALL.map(|bug| bug.name());
+        assert_eq!(hunted, BTreeSet::from(planted));
+        assert_eq!(BUGS.len(), planted.len());
     }
 
     #[tokio::test]
@@ -560,6 +646,7 @@ mod tests {
                     // Found, but called something else.
                     ("older-epoch-accepted", _) => Ok(verdict(&[Class::Unseen])),
                     ("window-of-one", 0) => Err("the cluster did not start".to_owned()),
+                    ("window-of-one", 1) => Ok(unknown()),
                     _ => Ok(verdict(&[])),
                 }
             },
@@ -586,18 +673,46 @@ mod tests {
         assert!(text.ends_with("mutation score: 2 of 4"), "{text}");
         assert!(text.contains("found under another name: unseen"), "{text}");
         assert!(text.contains("the cluster did not start"), "{text}");
+        assert!(text.contains("too little coverage: kill 0 of 1"), "{text}");
+    }
+
+    fn unknown() -> Verdict {
+        let mut verdict = verdict(&[]);
+        verdict.coverage.missing = vec!["kill 0 of 1 times".to_owned()];
+        verdict
+    }
+
+    async fn control(run: impl AsyncFn(&Trial) -> Result<Verdict, String>) -> MutationReport {
+        let simulator = async |_, _| Ok(None);
+        mutations(
+            &[],
+            &Env::real(),
+            async |trial: &Trial| run(trial).await,
+            simulator,
+            |_| {},
+        )
+        .await
     }
 
     #[tokio::test]
     async fn a_blamed_control_is_not_green() {
-        let report = mutations(
-            &[],
-            &Env::real(),
-            async |_: &Trial| Ok(verdict(&[Class::Duplicate])),
-            async |_, _| Ok(None),
-            |_| {},
-        )
-        .await;
+        let report = control(async |_: &Trial| Ok(verdict(&[Class::Duplicate]))).await;
         assert!(!report.is_green());
+        let report = control(async |_: &Trial| Ok(verdict(&[Class::Breakdown]))).await;
+        assert!(report.control.unwrap().contains("breakdown x1"));
+    }
+
+    /// A control that saw too little proves nothing: it is done again, longer, and then fails.
+    #[tokio::test]
+    async fn a_control_has_to_see_enough() {
+        let report = control(async |_: &Trial| Ok(unknown())).await;
+        let reason = report.control.unwrap();
+        assert!(reason.contains("too little coverage: kill"), "{reason}");
+        let report = control(async |trial: &Trial| match trial.load_seconds {
+            CONTROL_SECONDS => Ok(unknown()),
+            _ => Ok(verdict(&[])),
+        })
+        .await;
+        assert!(report.is_green());
     }
 }

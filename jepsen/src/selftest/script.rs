@@ -16,7 +16,7 @@
 //! | line | call |
 //! |---|---|
 //! | `p1 send V [txn T] [session S] [epoch E] -> ok [OFFSET] \| fail \| unknown` | a send; `epoch` is the producer's |
-//! | `p1 poll O=V ... [hw N] [start N] [leader-epoch N]` | a poll |
+//! | `p1 poll O=V ... [hw N] [stable N] [start N] [leader-epoch N] [asked SECOND]` | a poll |
 //! | `p1 read O=V ... [end N]` | a read of the whole log |
 //! | `final O=V ... [end N]`, `replica NODE O=V ... [end N] [epochs O:E ...]` | a final read |
 //! | `p1 latest N`, `p1 leader NODE epoch N` | ListOffsets, Metadata |
@@ -25,9 +25,10 @@
 //! | `p1 joins`, `p1 assigned [gen N] KEY ...`, `p1 revoked KEY ...` | a member of the group `g`, and what it is given and loses |
 //! | `p1 commits OFFSET [gen N] [-> unknown]` | a commit under the assignment of that generation |
 //! | `p1 positions N`, `p1 drained END` | the group's committed position; it has read the partition to `END` |
-//! | `create`, `delete [-> fail]` | the topic of the line's partition |
-//! | `fault NAME NODE ...`, `heal NAME`, `whole NAME` | a fault's beginning and end, and the cluster whole after it |
+//! | `create [trims]`, `delete [-> fail]` | the topic of the line's partition |
+//! | `fault NAME[=MANNER] NODE ...`, `heal NAME`, `missed NAME`, `whole NAME` | a fault's beginning and end (`missed`: nothing met it), and the cluster whole after it |
 //! | `healed`, `load-end`, `starved` | marks |
+//! | `breakdown TEXT` | a node did what it may not |
 //! | `settings KEY=VALUE ...` | before the first call |
 //! | `plan FAULTS WRITES READS` | minima: each of `a,b` or `-` once, so many writes and reads, a final read |
 //! | `group-plan REBALANCES COMMITS CHANGES DRAINED` | minima of a run with groups |
@@ -173,15 +174,37 @@ impl Script {
         let words = words.as_slice();
         match words {
             ["fault", name, nodes @ ..] => return self.fault(name, nodes, times.0),
-            ["heal", name] => return self.heal(name, times.0),
+            ["heal", name] => return self.heal(name, FaultPhase::End, times.0),
+            ["missed", name] => return self.heal(name, FaultPhase::Missed, times.0),
             ["whole", name] => return self.whole(name, times.0),
             ["healed"] => self.mark(Mark::Healed { at: times.0 }),
             ["starved"] => self.mark(Mark::Starved {
                 from: times.0,
                 until: times.1.unwrap_or(times.0),
             }),
+            ["breakdown", what @ ..] => self.mark(Mark::Breakdown {
+                at: times.0,
+                what: what.join(" "),
+            }),
             ["load-end"] => self.mark(Mark::LoadEnd { at: times.0 }),
-            ["create"] => self.call(9, times, Call::CreateTopic { key, partitions: 1 }, done()),
+            ["create"] => self.call(
+                9,
+                times,
+                Call::CreateTopic {
+                    key,
+                    partitions: 1,
+                    trims: false,
+                },
+                done(),
+            ),
+            ["create", "trims"] => {
+                let call = Call::CreateTopic {
+                    key,
+                    partitions: 1,
+                    trims: true,
+                };
+                self.call(9, times, call, done());
+            }
             ["delete", result @ ..] => {
                 let outcome = outcome(result.get(1..).unwrap_or_default(), Answer::Done)?;
                 self.call(9, times, Call::DeleteTopic { key }, outcome);
@@ -324,6 +347,7 @@ impl Script {
     }
 
     fn fault(&mut self, name: &str, nodes: &[&str], at: Nanos) -> Result<(), String> {
+        let (name, manner) = name.split_once('=').unwrap_or((name, ""));
         let targets: Vec<u32> = nodes
             .iter()
             .map(|node| number(node))
@@ -337,20 +361,22 @@ impl Script {
             phase: FaultPhase::Begin,
             at,
             targets,
+            manner: manner.to_owned(),
             detail: String::new(),
         }));
         Ok(())
     }
 
-    fn heal(&mut self, name: &str, at: Nanos) -> Result<(), String> {
+    fn heal(&mut self, name: &str, phase: FaultPhase, at: Nanos) -> Result<(), String> {
         let (id, targets) = self.faults.remove(name).ok_or("no such fault is active")?;
         self.healing.insert(name.to_owned(), (id, targets.clone()));
         self.events.push(Event::Fault(FaultEvent {
             id,
             fault: name.to_owned(),
-            phase: FaultPhase::End,
+            phase,
             at,
             targets,
+            manner: String::new(),
             detail: String::new(),
         }));
         Ok(())
@@ -365,6 +391,7 @@ impl Script {
             phase: FaultPhase::Recovered,
             at,
             targets,
+            manner: String::new(),
             detail: String::new(),
         }));
         Ok(())
@@ -417,6 +444,7 @@ impl Script {
                 final_read: true,
                 group: None,
             },
+            ..Plan::default()
         };
         Ok(())
     }
@@ -515,17 +543,7 @@ fn outcome(words: &[&str], answer: Answer) -> Result<Outcome, String> {
 
 /// `0=1 1=!checksum hw 5 end 2 epochs 0:1 5:2`
 fn read(key: Key, words: &[&str], whole: bool) -> Result<Outcome, String> {
-    let mut read = PartitionRead {
-        key,
-        from: 0,
-        next: 0,
-        values: Vec::new(),
-        foreign: Vec::new(),
-        log_start: None,
-        high_watermark: None,
-        leader_epoch: None,
-        epochs: Vec::new(),
-    };
+    let mut read = PartitionRead::at(key, 0);
     let mut end = None;
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -550,6 +568,8 @@ fn read(key: Key, words: &[&str], whole: bool) -> Result<Outcome, String> {
                 "hw" => read.high_watermark = Some(number(value)?),
                 "start" => read.log_start = Some(number(value)?),
                 "leader-epoch" => read.leader_epoch = Some(number(value)?),
+                "stable" => read.last_stable = Some(number(value)?),
+                "asked" => read.asked = Some(Nanos(number::<u64>(value)? * SECOND)),
                 "end" => end = Some(number(value)?),
                 _ => return Err(format!("no such detail of a read: {word}")),
             }

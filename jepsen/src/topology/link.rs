@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -111,13 +112,76 @@ impl LinkTable {
     }
 }
 
+/// What was done to a packet, a chunk of a stream or a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// It did not pass, or was reset.
+    Cut,
+    /// It takes longer.
+    Late,
+    /// It was lost.
+    Lost,
+    /// It goes twice.
+    Doubled,
+    /// Later ones overtake it.
+    Overtaken,
+    /// It had to wait for the link, or found its queue full.
+    Throttled,
+}
+
+impl Link {
+    /// Whether this link does such a thing.
+    fn does(self, touch: Touch) -> bool {
+        match touch {
+            Touch::Cut => self.cut != Cut::Open,
+            // Packets that others overtake have a jitter of their own, which is no delay.
+            Touch::Late => {
+                self.reorder_permille == 0 && (!self.delay.is_zero() || !self.jitter.is_zero())
+            }
+            Touch::Lost => self.loss_permille > 0,
+            Touch::Doubled => self.duplicate_permille > 0,
+            Touch::Overtaken => self.reorder_permille > 0,
+            Touch::Throttled => self.bytes_per_second.is_some(),
+        }
+    }
+}
+
+/// The table that those who carry bytes obey, and the faults that it comes from.
+#[derive(Debug, Default)]
+pub struct Wiring {
+    sum: LinkTable,
+    layers: Vec<Layer>,
+}
+
+#[derive(Clone, Debug)]
+struct Layer {
+    table: LinkTable,
+    /// What it has touched: a fault that touched nothing did not happen.
+    touched: Arc<AtomicU64>,
+}
+
+impl Wiring {
+    /// The direction from one host to another.
+    pub fn link(&self, source: Host, target: Host) -> Link {
+        self.sum.link(source, target)
+    }
+
+    /// Something on that direction was touched: counts for each fault that does so there.
+    pub fn touch(&self, (source, target): (Host, Host), touch: Touch) {
+        let doing = self.layers.iter();
+        for layer in doing.filter(|layer| layer.table.link(source, target).does(touch)) {
+            layer.touched.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The network's state: one owner changes it, those that carry bytes look at it.
 ///
 /// Law: the table is the sum of the layers, one for each network fault that is on.
 pub struct Links {
-    layers: BTreeMap<u64, LinkTable>,
+    layers: BTreeMap<u64, Layer>,
     next_layer: u64,
-    table: watch::Sender<Arc<LinkTable>>,
+    table: watch::Sender<Arc<Wiring>>,
 }
 
 impl Default for Links {
@@ -135,9 +199,19 @@ impl Links {
     pub fn put(&mut self, layer: LinkTable) -> u64 {
         let number = self.next_layer;
         self.next_layer += 1;
+        let layer = Layer {
+            table: layer,
+            touched: Arc::default(),
+        };
         self.layers.insert(number, layer);
         self.publish();
         number
+    }
+
+    /// How many packets, chunks and connections a fault has touched so far.
+    pub fn touched(&self, number: u64) -> u64 {
+        let layer = self.layers.get(&number);
+        layer.map_or(0, |layer| layer.touched.load(Ordering::Relaxed))
     }
 
     /// Takes a fault off.
@@ -153,18 +227,19 @@ impl Links {
     }
 
     /// The table as it is and as it changes.
-    pub fn watch(&self) -> watch::Receiver<Arc<LinkTable>> {
+    pub fn watch(&self) -> watch::Receiver<Arc<Wiring>> {
         self.table.subscribe()
     }
 
     fn publish(&self) {
         let mut sum = LinkTable::default();
         for layer in self.layers.values() {
-            for ((source, target), link) in &layer.links {
+            for ((source, target), link) in &layer.table.links {
                 sum.add(*source, *target, *link);
             }
         }
-        self.table.send_replace(Arc::new(sum));
+        let layers = self.layers.values().cloned().collect();
+        self.table.send_replace(Arc::new(Wiring { sum, layers }));
     }
 }
 
@@ -198,5 +273,34 @@ mod tests {
         assert_eq!(watched.borrow().link(a, b), slow);
         links.heal();
         assert_eq!(watched.borrow().link(a, b), Link::default());
+    }
+
+    #[test]
+    fn what_is_touched_counts_for_the_faults_that_do_so_there() {
+        let (a, b) = (Host::node(1), Host::node(2));
+        let layer = |source, target, link: Link| {
+            let mut table = LinkTable::default();
+            table.add(source, target, link);
+            table
+        };
+        let silent = Link {
+            cut: Cut::Silent,
+            ..Link::default()
+        };
+        let lossy = Link {
+            loss_permille: 10,
+            ..Link::default()
+        };
+        let mut links = Links::default();
+        let there = links.put(layer(a, b, silent));
+        let back = links.put(layer(b, a, silent));
+        let loss = links.put(layer(a, b, lossy));
+        let wiring = links.watch().borrow().clone();
+        wiring.touch((a, b), Touch::Cut);
+        wiring.touch((a, b), Touch::Cut);
+        wiring.touch((a, b), Touch::Late);
+        assert_eq!(links.touched(there), 2);
+        assert_eq!(links.touched(back), 0, "nothing came that way");
+        assert_eq!(links.touched(loss), 0, "nothing was lost");
     }
 }

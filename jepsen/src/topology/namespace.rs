@@ -15,7 +15,7 @@ use corduroy_env::Env;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::watch;
 
-use super::link::{Host, LinkTable};
+use super::link::{Host, Wiring};
 use super::router::Router;
 use crate::chance::Chance;
 use crate::clean::{Made, RunFile};
@@ -45,7 +45,7 @@ impl Namespaces {
     pub fn build(
         env: &Env,
         nodes: u8,
-        table: watch::Receiver<Arc<LinkTable>>,
+        table: watch::Receiver<Arc<Wiring>>,
         chance: Chance,
         run_file: &mut RunFile,
     ) -> anyhow::Result<Namespaces> {

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::diag;
-use super::link::{Cut, Host, Link, LinkTable};
+use super::link::{Cut, Host, Link, Touch, Wiring};
 
 /// Bytes taken from a stream at once.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -38,13 +38,13 @@ pub type Pids = Rc<RefCell<BTreeMap<Host, u32>>>;
 #[derive(Clone)]
 pub struct Proxies {
     env: Env,
-    table: watch::Receiver<Arc<LinkTable>>,
+    table: watch::Receiver<Arc<Wiring>>,
     pids: Pids,
 }
 
 impl Proxies {
     /// Proxies that obey a link table.
-    pub fn new(env: &Env, table: watch::Receiver<Arc<LinkTable>>) -> Proxies {
+    pub fn new(env: &Env, table: watch::Receiver<Arc<Wiring>>) -> Proxies {
         Proxies {
             env: env.clone(),
             table,
@@ -118,6 +118,8 @@ impl Proxies {
         loop {
             let (there, back) = {
                 let now = table.borrow_and_update();
+                now.touch((source, target), Touch::Cut);
+                now.touch((target, source), Touch::Cut);
                 (now.link(source, target).cut, now.link(target, source).cut)
             };
             if there == Cut::Reset || back == Cut::Reset {
@@ -155,13 +157,19 @@ impl Proxies {
     /// Ends when a direction of this pair is to be reset.
     async fn reset(&self, source: Host, target: Host) {
         let mut table = self.table.clone();
-        let is_reset = |table: &Arc<LinkTable>| {
+        let is_reset = |table: &Arc<Wiring>| {
             table.link(source, target).cut == Cut::Reset
                 || table.link(target, source).cut == Cut::Reset
         };
-        if table.wait_for(is_reset).await.is_err() {
-            std::future::pending::<()>().await;
+        match table.wait_for(is_reset).await {
+            Ok(now) => {
+                now.touch((source, target), Touch::Cut);
+                now.touch((target, source), Touch::Cut);
+                return;
+            }
+            Err(_closed) => {}
         }
+        std::future::pending::<()>().await;
     }
 
     /// Carries one direction: a reader that stamps each chunk with its due time, and a writer that
@@ -179,7 +187,14 @@ impl Proxies {
             let mut buffer = vec![0; CHUNK_BYTES];
             loop {
                 let count = from.read(&mut buffer).await.unwrap_or(0);
-                let link = table.borrow().link(source, target);
+                let link = {
+                    let now = table.borrow();
+                    if count > 0 {
+                        now.touch((source, target), Touch::Late);
+                        now.touch((source, target), Touch::Throttled);
+                    }
+                    now.link(source, target)
+                };
                 let due = self.due(link, count, &mut free_at);
                 // An empty chunk is the stream's end: it takes the same way.
                 let sent = queue.send((due, buffer[..count].to_vec())).await;
@@ -192,7 +207,10 @@ impl Proxies {
         let writing = async move {
             while let Some((due, chunk)) = queued.recv().await {
                 tokio::time::sleep_until(due).await;
-                let open = |table: &Arc<LinkTable>| table.link(source, target).cut == Cut::Open;
+                if !chunk.is_empty() {
+                    table.borrow().touch((source, target), Touch::Cut);
+                }
+                let open = |table: &Arc<Wiring>| table.link(source, target).cut == Cut::Open;
                 if table.wait_for(open).await.is_err() {
                     return;
                 }
@@ -254,7 +272,7 @@ fn kernel_form(address: SocketAddr) -> Option<String> {
 mod tests {
     use futures::FutureExt;
 
-    use super::super::link::Links;
+    use super::super::link::{LinkTable, Links};
     use super::*;
 
     #[test]

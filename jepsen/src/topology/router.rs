@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::link::{Cut, Host, Link, LinkTable};
+use super::link::{Cut, Host, Link, Touch, Wiring};
 use super::namespace::Namespaces;
 use super::packet;
 use crate::chance::Chance;
@@ -75,7 +75,7 @@ impl Router {
     pub fn start(
         env: &Env,
         devices: BTreeMap<Host, File>,
-        table: watch::Receiver<Arc<LinkTable>>,
+        table: watch::Receiver<Arc<Wiring>>,
         chance: Chance,
     ) -> io::Result<Router> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -115,7 +115,7 @@ struct Forwarding {
     env: Env,
     chance: Chance,
     devices: BTreeMap<Host, File>,
-    table: watch::Receiver<Arc<LinkTable>>,
+    table: watch::Receiver<Arc<Wiring>>,
     waiting: BinaryHeap<Waiting>,
     /// When a slow direction has sent what it has.
     free_at: BTreeMap<(Host, Host), Instant>,
@@ -151,9 +151,8 @@ impl Forwarding {
                 .map(|(host, _)| host)
                 .collect()
         };
-        let table = self.table.borrow().clone();
         for source in ready {
-            self.drain(source, &table);
+            self.drain(source);
         }
         let now = self.env.now();
         while self.waiting.peek().is_some_and(|first| first.due <= now) {
@@ -163,7 +162,7 @@ impl Forwarding {
         }
     }
 
-    fn drain(&mut self, source: Host, table: &LinkTable) {
+    fn drain(&mut self, source: Host) {
         let mut buffer = [0; PACKET_BYTES_MAX];
         // A bounded number, so that one busy host does not starve the others.
         for _ in 0..64 {
@@ -171,23 +170,32 @@ impl Forwarding {
                 return;
             };
             match device.read(&mut buffer) {
-                Ok(count) if count > 0 => self.forward(source, &buffer[..count], table),
+                Ok(count) if count > 0 => {
+                    // For each packet anew: what was sent after a cut does not pass it.
+                    let table = self.table.borrow().clone();
+                    self.forward(source, &buffer[..count], &table);
+                }
                 _ => return,
             }
         }
     }
 
-    fn forward(&mut self, source: Host, bytes: &[u8], table: &LinkTable) {
+    fn forward(&mut self, source: Host, bytes: &[u8], table: &Wiring) {
         let Some((_, address)) = packet::ends(bytes) else {
             return;
         };
         let Some(target) = Namespaces::host(address) else {
             return;
         };
+        let way = (source, target);
         let link = table.link(source, target);
         match link.cut {
-            Cut::Silent => return,
+            Cut::Silent => {
+                table.touch(way, Touch::Cut);
+                return;
+            }
             Cut::Reset => {
+                table.touch(way, Touch::Cut);
                 if let Some(reset) = packet::reset_for(bytes) {
                     self.deliver(source, &reset);
                 }
@@ -200,11 +208,21 @@ impl Forwarding {
             return;
         }
         if self.draw(link.loss_permille) {
+            table.touch(way, Touch::Lost);
             return;
         }
-        if let Some(due) = self.due((source, target), link, bytes.len()) {
+        if link.bytes_per_second.is_some() {
+            table.touch(way, Touch::Throttled);
+        }
+        if let Some(mut due) = self.due(way, link, bytes.len()) {
+            table.touch(way, Touch::Late);
+            if self.draw(link.reorder_permille) {
+                table.touch(way, Touch::Overtaken);
+                due += OVERTAKEN_BY;
+            }
             self.wait(due, target, bytes);
             if self.draw(link.duplicate_permille) {
+                table.touch(way, Touch::Doubled);
                 self.wait(due, target, bytes);
             }
         }
@@ -230,9 +248,6 @@ impl Forwarding {
         let jitter_micros = u64::try_from(link.jitter.as_micros()).unwrap_or(u64::MAX);
         if jitter_micros > 0 {
             due += Duration::from_micros(self.chance.below(jitter_micros));
-        }
-        if self.draw(link.reorder_permille) {
-            due += OVERTAKEN_BY;
         }
         Some(due + link.delay)
     }

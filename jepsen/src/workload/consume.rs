@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use corduroy_client::{From, Isolation, Reader};
+use corduroy_client::{From, Isolation, Reader, Told};
 
 use super::keys::LiveTopic;
 #[cfg(feature = "librdkafka")]
 use super::librdkafka::Taker;
-use super::{Shared, take_record};
+use super::{Shared, take_record, take_told};
 use crate::chance::Chance;
 use crate::cli::ClientKind;
 use crate::history::{Answer, Call, Key, Outcome, PartitionRead, WorkerId};
@@ -60,6 +60,8 @@ pub struct Taken {
     pub next: i64,
     /// Offset, leader epoch (-1: not told) and value of each.
     pub records: Vec<(i64, i32, Option<Bytes>)>,
+    /// What the leader said of the partition, if the client tells.
+    pub told: Option<Told>,
 }
 
 /// Whose consumer it is.
@@ -105,6 +107,7 @@ impl Taking {
             Some(Ok(batch)) => Ok(Taken {
                 partition: batch.partition(),
                 next: batch.next_offset(),
+                told: Some(batch.told()),
                 records: batch
                     .records()
                     .iter()
@@ -193,18 +196,7 @@ impl Consumer<'_> {
             let from = positions.get(&key).copied().unwrap_or(0);
             let place = reads.iter().position(|read| read.key == key);
             let place = place.unwrap_or_else(|| {
-                reads.push(PartitionRead {
-                    key: key.clone(),
-                    from,
-                    next: from,
-                    values: Vec::new(),
-                    foreign: Vec::new(),
-                    log_start: None,
-                    // Fetched ahead: it may be older than what another consumer has seen since.
-                    high_watermark: None,
-                    leader_epoch: None,
-                    epochs: Vec::new(),
-                });
+                reads.push(PartitionRead::at(key.clone(), from));
                 reads.len() - 1
             });
             let Some(read) = reads.get_mut(place) else {
@@ -212,6 +204,11 @@ impl Consumer<'_> {
             };
             for (offset, epoch, value) in &taken.records {
                 take_record(read, *offset, *epoch, value.as_deref());
+            }
+            if let Some(told) = &taken.told {
+                let asked = self.shared.recorder.nanos(told.asked_at);
+                take_told(read, told, Some(asked));
+                read.log_start = (told.log_start >= 0).then_some(told.log_start);
             }
             read.next = taken.next;
             positions.insert(key, read.next);

@@ -12,7 +12,7 @@ use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
 use super::keys::LiveTopic;
-use super::{Shared, take_record};
+use super::{Shared, take_record, take_told};
 use crate::cluster::Cluster;
 use crate::history::{Answer, Call, FinalSource, Foreign, Key, Outcome, PartitionRead, WorkerId};
 
@@ -41,7 +41,8 @@ pub async fn run(shared: &Shared, cluster: &Cluster, topics: &[LiveTopic]) -> Ve
     let deadline = shared.env.now() + ALL_MAX;
     // One node after the other: two that want to lead the same partition would only quarrel.
     for source in sources {
-        let failed: Vec<String> = stream::iter(&keys)
+        let hosted = hosted(cluster, &keys, source).await;
+        let failed: Vec<String> = stream::iter(hosted)
             .map(|key| read_one(shared, cluster, key, source, deadline))
             .buffer_unordered(AT_ONCE)
             .filter_map(async |failed| failed)
@@ -50,6 +51,20 @@ pub async fn run(shared: &Shared, cluster: &Cluster, topics: &[LiveTopic]) -> Ve
         missing.extend(failed);
     }
     missing
+}
+
+/// The partitions that a source can be asked for: a node those that it has a replica of. Of whom
+/// nobody says who has it, everybody is asked.
+async fn hosted<'k>(cluster: &Cluster, keys: &'k [Key], source: FinalSource) -> Vec<&'k Key> {
+    let FinalSource::Replica(id) = source else {
+        return keys.iter().collect();
+    };
+    let partitions = cluster.partitions().await;
+    let has = |key: &&Key| {
+        let state = partitions.get(&(key.topic.to_string(), key.partition));
+        state.is_none_or(|state| state.replicas.is_empty() || state.replicas.contains(&id))
+    };
+    keys.iter().filter(has).collect()
 }
 
 async fn read_one(
@@ -157,17 +172,8 @@ pub async fn whole_by(client: &Client, key: &Key) -> anyhow::Result<PartitionRea
         .iter()
         .find(|(number, _)| *number == partition)
         .map_or(0, |(_, offset)| *offset);
-    let mut read = PartitionRead {
-        key: key.clone(),
-        from: start,
-        next: start,
-        values: Vec::new(),
-        foreign: Vec::new(),
-        log_start: Some(start),
-        high_watermark: None,
-        epochs: Vec::new(),
-        leader_epoch: None,
-    };
+    let mut read = PartitionRead::at(key.clone(), start);
+    read.log_start = Some(start);
     loop {
         let next = tokio::time::timeout(STALL_MAX, reader.next())
             .await
@@ -182,6 +188,8 @@ pub async fn whole_by(client: &Client, key: &Key) -> anyhow::Result<PartitionRea
                         record.value(),
                     );
                 }
+                // It was asked for within the call.
+                take_told(&mut read, &batch.told(), None);
                 read.next = batch.next_offset();
             }
             // The node served bytes that nobody wrote. That is a finding, not a read that failed.

@@ -21,7 +21,7 @@ use corduroy_client::{
 };
 use futures::FutureExt;
 
-use super::{Shared, take_record};
+use super::{Shared, take_record, take_told};
 use crate::chance::Chance;
 use crate::history::{Answer, Call, Key, Nanos, Outcome, PartitionRead, ProcessId, WorkerId};
 use ghost::Ghosts;
@@ -247,7 +247,7 @@ impl Member {
         chance: &mut Chance,
     ) -> Option<Batch> {
         match event {
-            GroupEvent::Assigned(partitions) => {
+            GroupEvent::Assigned { partitions, .. } => {
                 self.assigned(since, &partitions);
                 None
             }
@@ -311,7 +311,10 @@ impl Member {
         let generation = self.group.generation();
         // Whatever has led to a later generation than theirs was said before it: look for it.
         let takes = |event: &Result<GroupEvent, String>| {
-            !matches!(event, Ok(GroupEvent::Assigned(_) | GroupEvent::Batch(_)))
+            !matches!(
+                event,
+                Ok(GroupEvent::Assigned { .. } | GroupEvent::Batch(_))
+            )
         };
         // Asking on after a revocation would give the partitions back.
         while !self.waiting.iter().any(|(_, event)| takes(event)) {
@@ -365,18 +368,11 @@ impl Member {
             return;
         };
         let at = batch.topic_partition();
-        let mut read = PartitionRead {
-            key: key_of(&at),
-            from: first.offset(),
-            next: batch.next_offset(),
-            values: Vec::new(),
-            foreign: Vec::new(),
-            log_start: None,
-            // Fetched ahead: it may be older than what another consumer has seen since.
-            high_watermark: None,
-            leader_epoch: None,
-            epochs: Vec::new(),
-        };
+        let mut read = PartitionRead::at(key_of(&at), first.offset());
+        let asked = self.shared.recorder.nanos(batch.told().asked_at);
+        take_told(&mut read, &batch.told(), Some(asked));
+        read.log_start = Some(batch.told().log_start).filter(|start| *start >= 0);
+        read.next = batch.next_offset();
         for record in batch.records() {
             let (offset, epoch) = (record.offset(), record.leader_epoch());
             take_record(&mut read, offset, epoch, record.value());

@@ -14,6 +14,10 @@ use super::{Shared, failed_write};
 use crate::chance::Chance;
 use crate::history::{Answer, Call, Key, Outcome, WorkerId};
 
+/// What is kept of a topic whose old records are removed: a few seconds' worth. By size, not by
+/// age, so that nothing moves any more once writing has ended.
+const TRIMMED_BYTES: &str = "524288";
+const TRIMMED_SEGMENT_BYTES: &str = "65536";
 /// How long to wait after a creation that failed.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -26,6 +30,9 @@ pub struct LiveTopic {
     pub incarnation: u32,
     /// Its partitions.
     pub partitions: u32,
+    /// Whether old records of it are removed while it is in use, so that its start moves and
+    /// replicas have snapshots.
+    pub trims: bool,
 }
 
 impl LiveTopic {
@@ -193,6 +200,7 @@ pub async fn create(
         let call = Call::CreateTopic {
             key: topic.key(0),
             partitions: topic.partitions,
+            trims: topic.trims,
         };
         let id = shared.recorder.invoke(worker, process, call);
         let mut create = client
@@ -203,6 +211,11 @@ pub async fn create(
             .ensure();
         if shared.replication > 1 {
             create = create.config("min.insync.replicas", shared.min_insync.to_string());
+        }
+        if topic.trims {
+            create = create
+                .config("segment.bytes", TRIMMED_SEGMENT_BYTES)
+                .config("retention.bytes", TRIMMED_BYTES);
         }
         match create.await {
             Ok(_) => {
@@ -245,8 +258,14 @@ pub async fn delete(shared: &Shared, client: &Client, worker: WorkerId, topic: &
     false
 }
 
-/// Keeps every place filled.
-pub async fn keep_filled(shared: Shared, worker: WorkerId, prefix: Rc<str>, partitions: u32) {
+/// Keeps every place filled; the topics of places from `trimmed_from` on have old records removed.
+pub async fn keep_filled(
+    shared: Shared,
+    worker: WorkerId,
+    prefix: Rc<str>,
+    partitions: u32,
+    trimmed_from: usize,
+) {
     while !shared.is_over() {
         let Ok(client) = shared.client("jepsen-topics").await else {
             shared.pause(AGAIN).await;
@@ -260,7 +279,8 @@ pub async fn keep_filled(shared: Shared, worker: WorkerId, prefix: Rc<str>, part
             let topic = LiveTopic {
                 name: shared.keys.next_name(&prefix),
                 incarnation: 0,
-                partitions,
+                partitions: if place < trimmed_from { partitions } else { 1 },
+                trims: place >= trimmed_from,
             };
             if let Some(topic) = create(&shared, &client, worker, topic).await {
                 shared.keys.put(place, topic);

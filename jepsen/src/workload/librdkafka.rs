@@ -179,6 +179,7 @@ impl Taker {
                         next: offset + 1,
                         // rust-rdkafka does not tell the leader epoch.
                         records: vec![(offset, -1, message.payload().map(Bytes::copy_from_slice))],
+                        told: None,
                     });
                 }
                 Err(error) if is_passing(&error) => {}

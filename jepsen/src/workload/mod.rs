@@ -16,12 +16,12 @@ pub mod watch;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corduroy_client::{Client, ClientBuilder, Error};
+use corduroy_client::{Client, ClientBuilder, Error, Told};
 use corduroy_env::Env;
 use tokio::sync::watch as channel;
 
 use crate::cli::ClientKind;
-use crate::history::{Foreign, Outcome, PartitionRead, Payload, Value};
+use crate::history::{Foreign, Nanos, Outcome, PartitionRead, Payload, Value};
 use keys::LiveKeys;
 use recorder::Recorder;
 
@@ -174,6 +174,16 @@ pub fn take_record(read: &mut PartitionRead, offset: i64, epoch: i32, bytes: Opt
             });
         }
     }
+}
+
+/// Notes what the leader told of a partition with a fetch. `asked`: when, if that may have been
+/// before the call that is noted.
+pub fn take_told(read: &mut PartitionRead, told: &Told, asked: Option<Nanos>) {
+    let known = |number: i64| (number >= 0).then_some(number);
+    read.high_watermark = known(told.high_watermark);
+    read.last_stable = known(told.last_stable);
+    read.leader_epoch = (told.leader_epoch >= 0).then_some(told.leader_epoch);
+    read.asked = asked;
 }
 
 /// The bytes of a record: the payload, and zeros behind it.

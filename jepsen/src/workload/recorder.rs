@@ -71,7 +71,8 @@ impl Recorder {
         self.nanos(self.env.now())
     }
 
-    fn nanos(&self, at: Instant) -> Nanos {
+    /// A moment, by the run's clock.
+    pub fn nanos(&self, at: Instant) -> Nanos {
         let since = at.saturating_duration_since(self.began);
         Nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
@@ -147,10 +148,25 @@ impl Recorder {
         shared.next_fault - 1
     }
 
-    /// A step of a fault that is known to have happened.
+    /// A fault that is known to hold now, in one of its manners (nothing if it has one only).
+    pub fn fault_began(&self, id: u64, fault: &str, manner: &str, targets: &[u32], detail: &str) {
+        self.shared.borrow_mut().counts.faults += 1;
+        self.append(&Event::Fault(FaultEvent {
+            id,
+            fault: fault.to_owned(),
+            phase: FaultPhase::Begin,
+            at: self.now(),
+            targets: targets.to_vec(),
+            manner: manner.to_owned(),
+            detail: detail.to_owned(),
+        }));
+    }
+
+    /// A further step of a fault, that is known to have happened.
     pub fn fault(&self, id: u64, fault: &str, phase: FaultPhase, targets: &[u32], detail: &str) {
-        if phase == FaultPhase::Begin {
-            self.shared.borrow_mut().counts.faults += 1;
+        if phase == FaultPhase::Missed {
+            let counts = &mut self.shared.borrow_mut().counts;
+            counts.faults = counts.faults.saturating_sub(1);
         }
         self.append(&Event::Fault(FaultEvent {
             id,
@@ -158,6 +174,7 @@ impl Recorder {
             phase,
             at: self.now(),
             targets: targets.to_vec(),
+            manner: String::new(),
             detail: detail.to_owned(),
         }));
     }

@@ -33,6 +33,7 @@ pub async fn run(shared: Shared, worker: WorkerId, place: usize, prefix: Rc<str>
                 name,
                 incarnation,
                 partitions: 2,
+                trims: false,
             };
             let Some(topic) = keys::create(&shared, &client, worker, topic).await else {
                 return;

@@ -5,12 +5,12 @@ use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use corduroy_record::NodeId;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::inbound::{ReplyPath, read_frames};
 use super::outbox::{Outbox, Packed};
 use super::switchboard::Switchboard;
-use crate::wire::{Hello, Message, Purpose, offer_hello};
+use crate::wire::{Beat, Hello, Message, Purpose, offer_hello};
 
 /// The peer cannot be reached right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,19 @@ impl Link {
         } else {
             Err(LinkDown)
         }
+    }
+
+    /// Adds a beat, which may wait for those of other groups, no longer than `hold`.
+    pub(crate) fn pack_beat(self: &Rc<Self>, beat: Beat, hold: Duration) -> Result<(), LinkDown> {
+        if self.outbox()?.pack_beat(beat, hold) {
+            Ok(())
+        } else {
+            Err(LinkDown)
+        }
+    }
+
+    pub(super) fn release_beats(&self) {
+        self.outbox.borrow().release_beats();
     }
 
     pub(super) fn queued_bytes(&self) -> usize {

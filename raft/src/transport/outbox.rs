@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
+use tokio::time::{Duration, Instant, Sleep};
 
 use crate::counts::Counts;
 use crate::wire::{
@@ -32,17 +33,29 @@ const GATHERED_MAX: usize = 64 << 10;
 ///
 /// Messages of many groups that are small and frequent (beats, their answers, sleep, surveys) are
 /// gathered and leave as one frame when the writer gets to run: one frame per turn of the shard,
-/// whatever the number of groups.
+/// whatever the number of groups. Beats nobody waits for: they are held a little longer, so that
+/// those of all groups share a frame although each group has a clock of its own.
 #[derive(Default)]
 pub(crate) struct Outbox {
     chunks: RefCell<VecDeque<Bytes>>,
     packed: RefCell<Packed>,
+    beats: Cell<BeatsDue>,
     encoder: RefCell<FrameEncoder>,
     bytes: Cell<usize>,
     closed: Cell<bool>,
     writer: RefCell<Option<Waker>>,
     room: RefCell<Vec<Waker>>,
     counts: Rc<Counts>,
+}
+
+/// When the beats that have gathered leave.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum BeatsDue {
+    /// There are none.
+    #[default]
+    Never,
+    At(Instant),
+    Now,
 }
 
 /// Small messages that are gathered until the writer runs.
@@ -70,7 +83,8 @@ impl Packed {
             + self.wakes.len()
     }
 
-    fn messages(&mut self) -> Vec<Message> {
+    /// What leaves now: all of it, the beats only if they are due.
+    fn messages(&mut self, beats_are_due: bool) -> Vec<Message> {
         fn pack<T>(from: &mut Vec<T>, make: fn(Vec<T>) -> Message, to: &mut Vec<Message>) {
             while from.len() > PACKED_MAX {
                 let rest = from.split_off(PACKED_MAX);
@@ -81,7 +95,9 @@ impl Packed {
             }
         }
         let mut messages = Vec::new();
-        pack(&mut self.beats, Message::Beats, &mut messages);
+        if beats_are_due {
+            pack(&mut self.beats, Message::Beats, &mut messages);
+        }
         pack(&mut self.beat_replies, Message::BeatReplies, &mut messages);
         pack(&mut self.surveys, Message::Survey, &mut messages);
         pack(
@@ -154,6 +170,50 @@ impl Outbox {
         true
     }
 
+    /// Adds a beat, which waits for those of other groups, no longer than `hold`; `false` if the
+    /// connection is gone or cannot take more.
+    pub(crate) fn pack_beat(&self, beat: Beat, hold: Duration) -> bool {
+        if self.closed.get() {
+            return false;
+        }
+        let mut packed = self.packed.borrow_mut();
+        if packed.len() >= GATHERED_MAX {
+            return false;
+        }
+        packed.beats.push(beat);
+        drop(packed);
+        if hold.is_zero() {
+            self.release_beats();
+        } else if self.beats.get() == BeatsDue::Never {
+            self.beats.set(BeatsDue::At(Instant::now() + hold));
+            self.wake_writer();
+        }
+        true
+    }
+
+    /// Somebody waits for what the held beats ask: they leave at once.
+    pub(crate) fn release_beats(&self) {
+        if !self.packed.borrow().beats.is_empty()
+            && self.beats.replace(BeatsDue::Now) != BeatsDue::Now
+        {
+            self.wake_writer();
+        }
+    }
+
+    /// Whether held beats leave now; otherwise the writer is woken when they do.
+    fn poll_beats(&self, mut alarm: Pin<&mut Sleep>, cx: &mut Context<'_>) -> bool {
+        match self.beats.get() {
+            BeatsDue::Never => false,
+            BeatsDue::Now => true,
+            BeatsDue::At(due) => {
+                if alarm.deadline() != due {
+                    alarm.as_mut().reset(due);
+                }
+                alarm.poll(cx).is_ready()
+            }
+        }
+    }
+
     /// Whether a stream may add an append; otherwise it is woken when it may.
     pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> bool {
         if self.bytes.get() < ROOM_BYTES {
@@ -187,16 +247,20 @@ impl Outbox {
     }
 
     /// Moves all that is queued into `to`; `false` once closed and empty.
-    async fn take(&self, to: &mut VecDeque<Bytes>) -> bool {
+    async fn take(&self, to: &mut VecDeque<Bytes>, mut alarm: Pin<&mut Sleep>) -> bool {
         poll_fn(|cx| {
+            let beats_are_due = self.poll_beats(alarm.as_mut(), cx);
             let packed = {
                 let mut packed = self.packed.borrow_mut();
                 if packed.len() == 0 {
                     Vec::new()
                 } else {
-                    packed.messages()
+                    packed.messages(beats_are_due)
                 }
             };
+            if beats_are_due {
+                self.beats.set(BeatsDue::Never);
+            }
             for message in packed {
                 if matches!(message, Message::Beats(_) | Message::Asleep(_)) {
                     Counts::add(&self.counts.beat_frames, 1);
@@ -235,7 +299,8 @@ impl Outbox {
     /// Writes what is queued, as vectored writes, until the outbox is closed or the socket fails.
     pub(crate) async fn write_to<W: AsyncWrite + Unpin>(&self, stream: &mut W) -> io::Result<()> {
         let mut chunks = VecDeque::new();
-        while self.take(&mut chunks).await {
+        let mut alarm = std::pin::pin!(tokio::time::sleep_until(Instant::now()));
+        while self.take(&mut chunks, alarm.as_mut()).await {
             while !chunks.is_empty() {
                 let written = poll_fn(|cx| write_some(stream, &chunks, cx)).await?;
                 if written == 0 {
@@ -304,6 +369,7 @@ mod tests {
     #[test]
     fn what_is_pushed_arrives_in_order_and_gathered_messages_share_a_frame() {
         tokio::runtime::Builder::new_current_thread()
+            .enable_time()
             .build()
             .expect("runtime")
             .block_on(async {

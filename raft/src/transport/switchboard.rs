@@ -169,6 +169,13 @@ impl Switchboard {
         self.link(peer).send(message, payload)
     }
 
+    /// Beats that wait for those of other groups leave at once, to every peer.
+    pub(crate) fn release_beats(&self) {
+        for link in self.links.borrow().values() {
+            link.release_beats();
+        }
+    }
+
     /// Adds to the gathered messages for `peer`.
     pub(crate) fn pack(
         self: &Rc<Self>,

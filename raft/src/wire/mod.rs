@@ -1,6 +1,8 @@
 //! What peers say to each other, byte by byte: `docs/design/rpc.md` is the specification.
 
 mod frame;
+#[cfg(test)]
+mod golden;
 mod hello;
 mod message;
 mod reader;

@@ -6,9 +6,20 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use corduroy_env::{Env, Listener, ReadHalf, Stream, WriteHalf};
+use corduroy_raft::Replica;
+use corduroy_record::LogIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+
+/// Until when a link carries what its dialler sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// Whose log is looked at.
+    pub node: i32,
+    /// Nothing more passes once that log holds an entry at this index.
+    pub index: LogIndex,
+}
 
 struct Link {
     addr: SocketAddr,
@@ -16,6 +27,7 @@ struct Link {
     cut: Cell<bool>,
     /// Bytes that still pass from the dialler on; `None`: any number.
     budget: Cell<Option<usize>>,
+    stop: Cell<Option<Stop>>,
     /// Connections made before the last cut are dead once it heals.
     era: Cell<u64>,
     changed: Notify,
@@ -26,6 +38,8 @@ struct Link {
 pub struct Links {
     env: Env,
     targets: RefCell<BTreeMap<i32, SocketAddr>>,
+    /// The replicas that run, by node.
+    replicas: RefCell<BTreeMap<i32, Replica>>,
     links: RefCell<BTreeMap<(i32, i32), Rc<Link>>>,
 }
 
@@ -34,6 +48,7 @@ impl Links {
         Rc::new(Links {
             env,
             targets: RefCell::default(),
+            replicas: RefCell::default(),
             links: RefCell::default(),
         })
     }
@@ -48,6 +63,7 @@ impl Links {
             addr: listener.local_addr().expect("bound"),
             cut: Cell::new(false),
             budget: Cell::new(None),
+            stop: Cell::new(None),
             era: Cell::new(0),
             changed: Notify::new(),
             task: RefCell::new(None),
@@ -102,8 +118,8 @@ impl Links {
         let (near_read, near_write) = near.into_split();
         let (far_read, far_write) = far.into_split();
         tokio::select! {
-            () = pump(link, era, Way::There, near_read, far_write) => {}
-            () = pump(link, era, Way::Back, far_read, near_write) => {}
+            () = self.pump(link, era, Way::There, near_read, far_write) => {}
+            () = self.pump(link, era, Way::Back, far_read, near_write) => {}
         }
     }
 
@@ -136,6 +152,33 @@ impl Links {
                 self.serve(&link, listener, node);
             }
         }
+    }
+
+    /// The replica that a node runs now; `None`: it does not run.
+    pub fn set_replica(&self, node: i32, replica: Option<Replica>) {
+        let mut replicas = self.replicas.borrow_mut();
+        match replica {
+            Some(replica) => replicas.insert(node, replica),
+            None => replicas.remove(&node),
+        };
+    }
+
+    /// One way: what `from` sends on its connections to `to` passes until a log has come so far.
+    /// Answers of `to` on the same connections pass. What is held up passes once the stop moves on.
+    pub fn stop(&self, from: i32, to: i32, stop: Stop) {
+        if let Some(link) = self.links.borrow().get(&(from, to)) {
+            link.stop.set(Some(stop));
+            link.changed.notify_waiters();
+        }
+    }
+
+    fn has_stopped(&self, link: &Link) -> bool {
+        link.stop.get().is_some_and(|stop| {
+            let replicas = self.replicas.borrow();
+            let replica = replicas.get(&stop.node);
+            let last = replica.and_then(|replica| replica.log().state().last);
+            last.is_some_and(|(_, index)| index >= stop.index)
+        })
     }
 
     /// Cuts both directions between two nodes.
@@ -181,13 +224,52 @@ impl Links {
 
     fn set(&self, a: i32, b: i32, cut: bool) {
         for pair in [(a, b), (b, a)] {
-            if let Some(link) = self.links.borrow().get(&pair)
-                && link.cut.replace(cut) != cut
-            {
+            if let Some(link) = self.links.borrow().get(&pair) {
+                let had_stopped = !cut && link.stop.take().is_some();
+                if link.cut.replace(cut) == cut && !had_stopped {
+                    continue;
+                }
                 if !cut {
                     link.era.set(link.era.get() + 1);
                 }
                 link.changed.notify_waiters();
+            }
+        }
+    }
+
+    /// Moves bytes while the link is whole.
+    async fn pump(&self, link: &Link, era: u64, way: Way, mut from: ReadHalf, mut to: WriteHalf) {
+        let mut buffer = vec![0; 64 << 10];
+        let spent = || way == Way::There && link.budget.get() == Some(0);
+        loop {
+            while (link.cut.get() || spent()) && link.era.get() == era {
+                link.changed.notified().await;
+            }
+            if link.era.get() != era {
+                return;
+            }
+            let read = tokio::select! {
+                read = from.read(&mut buffer) => read,
+                () = link.changed.notified() => continue,
+            };
+            let Ok(bytes @ 1..) = read else { return };
+            if way == Way::There
+                && let Some(left) = link.budget.get()
+            {
+                link.budget.set(Some(left.saturating_sub(bytes)));
+            }
+            while way == Way::There && self.has_stopped(link) {
+                link.changed.notified().await;
+                if link.era.get() != era {
+                    return;
+                }
+            }
+            // Bytes read just as the link was cut are lost with it.
+            if link.cut.get() {
+                continue;
+            }
+            if to.write_all(&buffer[..bytes]).await.is_err() {
+                return;
             }
         }
     }
@@ -197,35 +279,4 @@ impl Links {
 enum Way {
     There,
     Back,
-}
-
-/// Moves bytes while the link is whole.
-async fn pump(link: &Link, era: u64, way: Way, mut from: ReadHalf, mut to: WriteHalf) {
-    let mut buffer = vec![0; 64 << 10];
-    let spent = || way == Way::There && link.budget.get() == Some(0);
-    loop {
-        while (link.cut.get() || spent()) && link.era.get() == era {
-            link.changed.notified().await;
-        }
-        if link.era.get() != era {
-            return;
-        }
-        let read = tokio::select! {
-            read = from.read(&mut buffer) => read,
-            () = link.changed.notified() => continue,
-        };
-        let Ok(bytes @ 1..) = read else { return };
-        if way == Way::There
-            && let Some(left) = link.budget.get()
-        {
-            link.budget.set(Some(left.saturating_sub(bytes)));
-        }
-        // Bytes read just as the link was cut are lost with it.
-        if link.cut.get() {
-            continue;
-        }
-        if to.write_all(&buffer[..bytes]).await.is_err() {
-            return;
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 mod link;
 mod machine;
+mod memory;
 mod node;
 pub mod script;
 
@@ -12,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use corduroy_env::Env;
+use corduroy_env::{Env, Simulation};
 use corduroy_raft::{
     Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RaftConfig, Replica, Role,
 };
@@ -22,7 +23,7 @@ use corduroy_record::{
 };
 use corduroy_storage::EntryHead;
 
-pub use link::Links;
+pub use link::{Links, Stop};
 pub use machine::TestMachine;
 pub use node::TestNode;
 
@@ -50,8 +51,8 @@ pub fn run<F: Future<Output = ()> + 'static>(test: F) {
     run_on(false, test);
 }
 
-/// The same with simulated time, which advances when nothing else can. For nodes without peers:
-/// sockets know no simulated time.
+/// The same with simulated time, which advances when nothing else can. For nodes without peers, and
+/// for [`Cluster::simulated`]: sockets know no simulated time.
 pub fn run_paused<F: Future<Output = ()> + 'static>(test: F) {
     run_on(true, test);
 }
@@ -162,7 +163,20 @@ pub fn replica_id(node: i32) -> ReplicaId {
 impl Cluster {
     /// Nodes 1 to `count`, not started.
     pub fn new(count: i32, config: RaftConfig) -> Cluster {
-        let env = Env::real();
+        Cluster::on(Env::real(), count, config)
+    }
+
+    /// The same within [`run_paused`]: the network knows simulated time too.
+    pub fn simulated(count: i32, config: RaftConfig) -> Cluster {
+        let env = Env::simulated(Simulation {
+            seed: 1,
+            unix_millis: 1_700_000_000_000,
+            network: Box::new(memory::MemoryNetwork::default()),
+        });
+        Cluster::on(env, count, config)
+    }
+
+    fn on(env: Env, count: i32, config: RaftConfig) -> Cluster {
         let group = GroupId {
             topic: TopicId::new(env.random_uuid()),
             partition: PartitionIndex::new(0),

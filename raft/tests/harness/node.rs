@@ -208,6 +208,7 @@ impl TestNode {
             .open(spec, machine.clone())
             .await
             .expect("the replica opens");
+        links.set_replica(self.id, Some(replica.clone()));
         self.running = Some(Running {
             shards,
             host,
@@ -266,6 +267,7 @@ impl TestNode {
             return;
         };
         links.set_target(self.id, None).await;
+        links.set_replica(self.id, None);
         for task in &running.tasks {
             task.abort();
         }

@@ -6,12 +6,19 @@
 //! ```text
 //! cluster N                 N nodes, started, one group of all of them
 //! segment-bytes N           before `cluster`: how soon logs roll
+//! patient                   before `cluster`: only a refused connection means down, and nobody
+//!                           campaigns for a silence of less than a minute
+//! one-by-one                before `cluster`: one entry a request, one request at a time
 //! let NAME = leader [of A B ...]     waits for one leader that the running nodes (or these) agree on
+//! let NAME = claimant of A B ...     waits for one of these to lead, whoever has heard of it
 //! let NAME = other K        the K-th of the others
 //! commit VALUE...           through whoever leads, until applied
 //! propose NODE VALUE...     without waiting; each gets an outcome under its own name
 //! wait VALUE... OUTCOME     applied | refused | discarded | appended | open (nothing but appended)
 //! cut A B | cut A | heal    one link; all links of a node; all links
+//! stop A B when C grows [N]      what A sends to B passes until C's log is one entry (or N) longer
+//! stop A B when C holds VALUE    ... until C's log has an entry in that value's place
+//! stop A B when C passes VALUE   ... or one beyond it; answers of B pass, and `heal` ends it
 //! kill A... | start A...    the process; its disk stays
 //! transfer FROM TO          leadership, and waits until TO leads
 //! campaign A                asks for an election by the plain rules
@@ -21,6 +28,9 @@
 //! committed-end VALUE...    `agree`, and the log ends with these values
 //! absent VALUE...           `agree`, and none of these is there
 //! end A = N                 that node's next offset
+//! holds A VALUE...          waits until A has an entry in that place on its disk
+//! heard A VALUE N           waits until A, which leads, knows N voters that hold that place
+//! unapplied VALUE...        no running replica has applied anything in that place
 //! shorter A B               A's log ends before B's
 //! started A                 the log of A does not begin at its beginning any more
 //! leads A                   A leads
@@ -28,11 +38,13 @@
 
 use std::collections::BTreeMap;
 
-use corduroy_raft::{ProposalOutcome, RaftError, Role};
+use std::time::Duration;
+
+use corduroy_raft::{ProposalOutcome, RaftConfig, RaftError, Role, Unfit};
 use corduroy_record::{LogIndex, NodeId, Offset};
 use corduroy_storage::LogConfig;
 
-use super::{Cluster, PATIENCE, Ticket, batch, test_config, wait_for};
+use super::{Cluster, PATIENCE, Stop, Ticket, batch, test_config, wait_for};
 
 /// Runs one script to its end; panics with the line that failed.
 pub async fn run_script(name: &str, text: &str) {
@@ -58,9 +70,38 @@ struct Runner {
     others: Vec<i32>,
     tickets: BTreeMap<String, Ticket>,
     log_config: Option<LogConfig>,
+    patient: bool,
+    one_by_one: bool,
 }
 
 impl Runner {
+    fn config(&self) -> RaftConfig {
+        let mut config = test_config();
+        if self.patient {
+            config.election_min = Duration::from_secs(60);
+            config.election_max = Duration::from_secs(90);
+            config.down_after = Duration::from_secs(60);
+        }
+        if self.one_by_one {
+            config.append_entries_max = 1;
+            config.append_window_requests = 1;
+        }
+        config
+    }
+
+    /// Where a proposed value lies in the log that took it.
+    fn place_of(&self, value: &str, place: &str) -> LogIndex {
+        let appended = self.tickets.get(value).and_then(Ticket::appended);
+        appended
+            .unwrap_or_else(|| panic!("{place}: {value} was not appended"))
+            .index
+    }
+
+    fn stop(&mut self, from: &str, to: &str, node: &str, index: LogIndex) {
+        let (from, to, node) = (self.node(from), self.node(to), self.node(node));
+        self.cluster().links.stop(from, to, Stop { node, index });
+    }
+
     fn cluster(&mut self) -> &mut Cluster {
         self.cluster
             .as_mut()
@@ -90,8 +131,11 @@ impl Runner {
                     ..LogConfig::default()
                 });
             }
+            ["patient"] => self.patient = true,
+            ["one-by-one"] => self.one_by_one = true,
             ["cluster", count] => {
-                let mut cluster = Cluster::new(count.parse().expect("a number"), test_config());
+                let config = self.config();
+                let mut cluster = Cluster::new(count.parse().expect("a number"), config);
                 if let Some(config) = self.log_config {
                     for node in cluster.nodes.values_mut() {
                         node.log_config = config;
@@ -107,6 +151,16 @@ impl Runner {
             ["let", name, "=", "leader", "of", among @ ..] => {
                 let among = self.nodes(among);
                 self.bind_leader(name, &among).await;
+            }
+            ["let", name, "=", "claimant", "of", among @ ..] => {
+                let among = self.nodes(among);
+                let cluster = self.cluster();
+                let claimant = wait_for(place, || {
+                    let leads = |id: &i32| cluster.replica(*id).view().role == Role::Leader;
+                    among.iter().copied().find(leads)
+                })
+                .await;
+                self.bind(name, claimant);
             }
             ["let", name, "=", "other", place] => {
                 let place: usize = place.parse().expect("a number");
@@ -137,6 +191,54 @@ impl Runner {
                     self.cluster().links.cut(a, b);
                 }
             }
+            ["stop", from, to, "when", node, "grows", by @ ..] => {
+                let by: u64 = match by {
+                    [] => 1,
+                    [by] => by.parse().expect("a number"),
+                    _ => panic!("{place}: by how much?"),
+                };
+                let id = self.node(node);
+                let end = self.cluster().log_end(id).expect("entries");
+                self.stop(from, to, node, LogIndex::new(end.get() + by));
+            }
+            ["stop", from, to, "when", node, "holds", value] => {
+                let index = self.place_of(value, place);
+                self.stop(from, to, node, index);
+            }
+            ["stop", from, to, "when", node, "passes", value] => {
+                let index = self.place_of(value, place).next();
+                self.stop(from, to, node, index);
+            }
+            ["holds", node, values @ ..] => {
+                let node = self.node(node);
+                for value in values {
+                    let index = self.place_of(value, place);
+                    let cluster = self.cluster();
+                    wait_for(place, || {
+                        let durable = cluster.replica(node).log().state().durable_last;
+                        (durable >= Some(index)).then_some(())
+                    })
+                    .await;
+                }
+            }
+            ["heard", leader, value, copies] => {
+                let (leader, copies) = (self.node(leader), copies.parse().expect("a number"));
+                let index = self.place_of(value, place);
+                let deadline = tokio::time::Instant::now() + PATIENCE;
+                let replica = self.cluster().replica(leader);
+                let heard = replica.wait_replicated(index, copies, deadline).await;
+                assert!(heard, "{place}");
+            }
+            ["unapplied", values @ ..] => {
+                for value in values {
+                    let index = self.place_of(value, place);
+                    let cluster = self.cluster();
+                    for id in cluster.running() {
+                        let view = cluster.replica(id).view();
+                        assert!(view.applied < index, "{place}: node {id} has {view:?}");
+                    }
+                }
+            }
             ["heal"] => self.cluster().links.heal_all(),
             ["kill", nodes @ ..] => {
                 for node in self.nodes(nodes) {
@@ -156,7 +258,11 @@ impl Runner {
                 let deadline = tokio::time::Instant::now() + PATIENCE;
                 while let Err(error) = cluster.replica(from).transfer_leader(Some(target)).await {
                     let patient = tokio::time::Instant::now() < deadline;
-                    assert!(patient && error == RaftError::NoTarget, "{place}: {error}");
+                    let passes = matches!(
+                        error,
+                        RaftError::NoTarget | RaftError::Unfit(Unfit::Down | Unfit::Silent)
+                    );
+                    assert!(patient && passes, "{place}: {error}");
                     tokio::time::sleep(std::time::Duration::from_millis(10)).await;
                 }
                 let among = cluster.running();
@@ -236,6 +342,10 @@ impl Runner {
 
     async fn bind_leader(&mut self, name: &str, among: &[i32]) {
         let leader = self.cluster().leader(among).await;
+        self.bind(name, leader);
+    }
+
+    fn bind(&mut self, name: &str, leader: i32) {
         self.others = self
             .cluster()
             .running()

@@ -7,7 +7,7 @@ use corduroy_protocol::messages::{
     ConsumerGroupHeartbeatResponse, TopicName, consumer_group_describe_response as described,
     consumer_group_heartbeat_response as beaten,
 };
-use corduroy_protocol::{RequestHeader, StrBytes};
+use corduroy_protocol::{ErrorCode, RequestHeader, StrBytes};
 use corduroy_record::{PartitionIndex, TopicId};
 use futures::future::join_all;
 
@@ -106,10 +106,16 @@ pub async fn consumer_group_describe(
     let image = &*image;
     let asked = request.group_ids.into_iter().map(|id| async move {
         let group = id.to_string();
-        let asked = ask(ctx, &id, |reply| GroupCall::ConsumerDescribe {
-            group,
-            reply,
-        });
+        let asked = async {
+            if group.is_empty() {
+                return Err(ErrorCode::InvalidGroupId);
+            }
+            ask(ctx, &id, |reply| GroupCall::ConsumerDescribe {
+                group,
+                reply,
+            })
+            .await
+        };
         let row = described::DescribedGroup::default()
             .with_group_id(id.clone())
             .with_authorized_operations(OPERATIONS_NOT_ASKED);

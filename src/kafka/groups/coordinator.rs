@@ -1,5 +1,6 @@
 //! FindCoordinator, and the way from a group's name to its coordinator on this node.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use corduroy_group::partition_of_group;
@@ -8,7 +9,9 @@ use corduroy_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordina
 use corduroy_protocol::{ErrorCode, RequestHeader, StrBytes};
 use corduroy_record::GroupId;
 use tokio::sync::oneshot;
+use tracing::warn;
 
+use crate::config::GroupConfigs;
 use crate::controller::NewTopic;
 use crate::group::{CONSUMER_OFFSETS, GroupCall, Reply};
 use crate::kafka::context::KafkaContext;
@@ -23,6 +26,8 @@ const KEY_GROUP: i8 = 0;
 const KEY_TRANSACTION: i8 = 1;
 /// How long a first group waits for the internal topic and its leaders.
 const TOPIC_WAIT: Duration = Duration::from_secs(5);
+/// How long it waits before that for nodes that the seeds name and that have not joined yet.
+const FOUNDERS_WAIT: Duration = Duration::from_secs(3);
 /// How long an answer waits for a coordinator while a failover is under way.
 const LEADER_WAIT: Duration = Duration::from_millis(500);
 
@@ -40,13 +45,12 @@ pub async fn find_coordinator(
         true => request.coordinator_keys,
         false => vec![request.key],
     };
-    let mut coordinators = Vec::with_capacity(keys.len());
-    for key in keys {
-        let found = find(ctx, request.key_type, &key).await;
-        if let Err((code, _)) = &found {
-            ctx.shard.counters().failed(header.api_key, code.name());
-        }
-        coordinators.push((key, found));
+    let mut coordinators = find(ctx, request.key_type, keys).await;
+    for (code, _) in coordinators
+        .iter()
+        .filter_map(|(_, found)| found.as_ref().err())
+    {
+        ctx.shard.counters().failed(header.api_key, code.name());
     }
     if batched {
         let coordinators = coordinators.into_iter().map(|(key, found)| {
@@ -80,33 +84,46 @@ pub async fn find_coordinator(
     }
 }
 
-async fn find(ctx: &KafkaContext, key_type: i8, key: &str) -> Found {
-    match key_type {
-        KEY_GROUP => {}
-        KEY_TRANSACTION => {
-            return Err((
-                ErrorCode::TransactionalIdAuthorizationFailed,
-                "transactions are not served yet".to_owned(),
-            ));
-        }
-        other => {
-            return Err((
-                ErrorCode::InvalidRequest,
-                format!("coordinators of key type {other} are not known here"),
-            ));
-        }
+/// All keys are waited for together: one without a leader holds up nobody for longer than alone. The
+/// empty key is a group like any other: what commits without members may do so in its name.
+async fn find(ctx: &KafkaContext, key_type: i8, keys: Vec<StrBytes>) -> Vec<(StrBytes, Found)> {
+    let refused = match key_type {
+        KEY_GROUP => match make_offsets_topic(ctx).await {
+            Ok(()) => None,
+            Err(message) => Some((ErrorCode::CoordinatorNotAvailable, message)),
+        },
+        KEY_TRANSACTION => Some((
+            ErrorCode::TransactionalIdAuthorizationFailed,
+            "transactions are not served yet".to_owned(),
+        )),
+        other => Some((
+            ErrorCode::InvalidRequest,
+            format!("coordinators of key type {other} are not known here"),
+        )),
+    };
+    if let Some(refused) = refused {
+        let keys = keys.into_iter();
+        return keys.map(|key| (key, Err(refused.clone()))).collect();
     }
-    if key.is_empty() {
-        return Err((
-            ErrorCode::InvalidGroupId,
-            "the group id is empty".to_owned(),
-        ));
-    }
+    let places: BTreeSet<GroupId> = keys
+        .iter()
+        .filter_map(|key| partition_of(ctx, key))
+        .collect();
+    let places: Vec<GroupId> = places.into_iter().collect();
+    wait_for_leaders(ctx, &places, LEADER_WAIT).await;
+    let keys = keys.into_iter();
+    keys.map(|key| {
+        let found = leader_of(ctx, &key);
+        (key, found)
+    })
+    .collect()
+}
+
+/// The leader of a group's partition, as far as this node knows now.
+fn leader_of(ctx: &KafkaContext, key: &str) -> Found {
     let unavailable = |message: String| (ErrorCode::CoordinatorNotAvailable, message);
-    make_offsets_topic(ctx).await.map_err(unavailable)?;
     let group = partition_of(ctx, key)
         .ok_or_else(|| unavailable(format!("{CONSUMER_OFFSETS} does not exist yet")))?;
-    wait_for_leaders(ctx, &[group], LEADER_WAIT).await;
     let image = ctx.metadata.image();
     let leader = ctx
         .metadata
@@ -146,11 +163,38 @@ pub fn offsets_topic(ctx: &KafkaContext) -> NewTopic {
     }
 }
 
+/// The internal topic keeps the replicas that it is created with. So a first group that comes while
+/// a cluster is only just forming waits a little for the nodes that the seeds name.
+async fn wait_for_founders(ctx: &KafkaContext) {
+    let missing = || {
+        let image = ctx.metadata.image();
+        let factor = image.cluster().groups.topic_replication_factor;
+        factor
+            .min(ctx.config.seeds.len())
+            .saturating_sub(image.nodes.len())
+    };
+    let is_complete = || missing() == 0;
+    if is_complete()
+        || ctx
+            .wait_until(ctx.env.now() + FOUNDERS_WAIT, is_complete)
+            .await
+    {
+        return;
+    }
+    warn!(
+        nodes = ctx.metadata.image().nodes.len(),
+        missing = missing(),
+        "{CONSUMER_OFFSETS} is created with fewer replicas than offsets.topic.replication.factor: \
+         not all nodes of the seeds have joined"
+    );
+}
+
 /// Creates the internal topic when the first group asks for its coordinator, as Kafka does.
 async fn make_offsets_topic(ctx: &KafkaContext) -> Result<(), String> {
     if ctx.metadata.image().topics.contains_key(CONSUMER_OFFSETS) {
         return Ok(());
     }
+    wait_for_founders(ctx).await;
     let topic = offsets_topic(ctx);
     let results = ctx
         .controller
@@ -208,7 +252,8 @@ pub(super) async fn ask_partition<T>(
 ) -> Result<T, ErrorCode> {
     let (reply, answer) = oneshot::channel();
     let call = call(reply);
-    let answer = answer_in_time(answer, call.answer_wait());
+    let write_wait = GroupConfigs::offsets_commit_timeout(&ctx.metadata.image().cluster_configs);
+    let answer = answer_in_time(answer, call.answer_wait(write_wait));
     let owner = ctx.shard.owner(place);
     if owner == ctx.shard.index() {
         ctx.shard.coordinate(place, call);

@@ -24,6 +24,8 @@ const MEMBER_ID_REQUIRED_SINCE: i16 = 4;
 const PROTOCOL_NULLABLE_SINCE: i16 = 7;
 /// First version of JoinGroup whose leader may be told to skip the assignment (KIP-814).
 const SKIP_ASSIGNMENT_SINCE: i16 = 9;
+/// First version of SyncGroup that names the protocol and its type (KIP-559).
+const SYNC_PROTOCOL_SINCE: i16 = 5;
 /// First version of LeaveGroup for several members.
 const MEMBERS_SINCE: i16 = 3;
 
@@ -136,6 +138,11 @@ pub async fn sync_group(
     header: &RequestHeader,
     request: SyncGroupRequest,
 ) -> SyncGroupResponse {
+    let names_protocol = request.protocol_type.is_some() && request.protocol_name.is_some();
+    if header.api_version >= SYNC_PROTOCOL_SINCE && !names_protocol {
+        let error = ErrorCode::InconsistentGroupProtocol.into();
+        return SyncGroupResponse::default().with_error_code(failed(ctx, header, &error));
+    }
     let group = request.group_id.to_string();
     let sync = SyncRequest {
         identity: MemberIdentity {

@@ -18,4 +18,6 @@ pub use admin::{delete_groups, describe_groups, list_groups};
 pub use consumer::{consumer_group_describe, consumer_group_heartbeat};
 pub use coordinator::{find_coordinator, offsets_topic};
 pub use membership::{heartbeat, join_group, leave_group, sync_group};
-pub use offsets::{offset_commit, offset_delete, offset_fetch};
+pub use offsets::{
+    offset_commit, offset_commit_by_id, offset_delete, offset_fetch, offset_fetch_by_id,
+};

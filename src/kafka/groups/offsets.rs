@@ -4,14 +4,20 @@ use std::collections::BTreeMap;
 
 use corduroy_group::classic::MemberIdentity;
 use corduroy_protocol::messages::{
-    OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
-    OffsetFetchRequest, OffsetFetchResponse, TopicName, offset_commit_response as committed,
-    offset_delete_response as deleted, offset_fetch_response as fetched,
+    GroupId, OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
+    OffsetFetchRequest, OffsetFetchResponse, TopicName,
+    offset_commit_request::OffsetCommitRequestPartition, offset_commit_response as committed,
+    offset_delete_response as deleted, offset_fetch_request::OffsetFetchRequestTopic,
+    offset_fetch_response as fetched,
 };
-use corduroy_protocol::{ErrorCode, RequestHeader, StrBytes};
-use corduroy_record::{LeaderEpoch, Offset, PartitionIndex, TopicPartition};
+use corduroy_protocol::{
+    ErrorCode, OffsetCommitByIdRequest, OffsetFetchByIdRequest, RequestHeader, StrBytes,
+};
+use corduroy_record::{LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition};
 use futures::future::join_all;
+use uuid::Uuid;
 
+use crate::controller::MetadataImage;
 use crate::group::{CommitRequest, CommittedOffset, FetchOffsetsRequest, GroupCall, OffsetCommit};
 use crate::kafka::context::KafkaContext;
 
@@ -28,9 +34,9 @@ const RETENTION_UNTIL: i16 = 4;
 /// "No offset" on the wire.
 const OFFSET_NONE: i64 = -1;
 
-fn place(topic: &TopicName, partition: i32) -> TopicPartition {
+fn place(topic: &str, partition: i32) -> TopicPartition {
     TopicPartition {
-        topic: topic.to_string(),
+        topic: topic.to_owned(),
         partition: PartitionIndex::new(partition),
     }
 }
@@ -40,53 +46,147 @@ fn exists(ctx: &KafkaContext, topic: &str, partition: i32) -> bool {
     route.is_some_and(|route| route.group(partition).is_some())
 }
 
+/// A topic as a request names it: by name, from version 10 of both APIs on by id.
+struct TopicRef {
+    /// `None`: no topic has this id.
+    name: Option<String>,
+    /// All zero where topics go by name.
+    id: Uuid,
+}
+
+impl TopicRef {
+    fn named(name: &str) -> TopicRef {
+        TopicRef {
+            name: Some(name.to_owned()),
+            id: Uuid::nil(),
+        }
+    }
+
+    fn by_id(image: &MetadataImage, id: TopicId) -> TopicRef {
+        TopicRef {
+            name: image.topic_by_id(id).map(|topic| topic.name.clone()),
+            id: id.uuid(),
+        }
+    }
+
+    fn wire_name(&self) -> TopicName {
+        TopicName(StrBytes::from_string(self.name.clone().unwrap_or_default()))
+    }
+}
+
+/// OffsetCommit, in either layout.
+struct Commit {
+    group: GroupId,
+    identity: MemberIdentity,
+    retention_ms: Option<i64>,
+    topics: Vec<(TopicRef, Vec<OffsetCommitRequestPartition>)>,
+}
+
 /// OffsetCommit (versions 2 to 9).
 pub async fn offset_commit(
     ctx: &KafkaContext,
     header: &RequestHeader,
     request: OffsetCommitRequest,
 ) -> OffsetCommitResponse {
-    let offsets = request.topics.iter().flat_map(|topic| {
-        topic.partitions.iter().map(|partition| OffsetCommit {
-            partition: place(&topic.name, partition.partition_index),
-            offset: Offset::new(partition.committed_offset),
-            leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),
-            metadata: partition
-                .committed_metadata
-                .as_ref()
-                .map(|text| text.to_string())
-                .unwrap_or_default(),
-            refused: (!exists(ctx, &topic.name, partition.partition_index))
-                .then_some(ErrorCode::UnknownTopicOrPartition),
-        })
-    });
-    let retention_ms = (header.api_version <= RETENTION_UNTIL && request.retention_time_ms >= 0)
-        .then_some(request.retention_time_ms);
-    let commit = CommitRequest {
+    let topics = request.topics.into_iter();
+    let commit = Commit {
         identity: MemberIdentity {
             member_id: request.member_id.to_string(),
-            instance_id: request.group_instance_id.as_ref().map(|id| id.to_string()),
+            instance_id: request.group_instance_id.map(|id| id.to_string()),
             generation: request.generation_id_or_member_epoch,
         },
-        api_version: header.api_version,
-        retention_ms,
-        offsets: offsets.collect(),
+        retention_ms: (header.api_version <= RETENTION_UNTIL && request.retention_time_ms >= 0)
+            .then_some(request.retention_time_ms),
+        topics: topics
+            .map(|topic| (TopicRef::named(&topic.name), topic.partitions))
+            .collect(),
+        group: request.group_id,
     };
-    let count = commit.offsets.len();
-    let group = request.group_id.to_string();
-    let answer = ask(ctx, &request.group_id, |reply| GroupCall::Commit {
+    commit_offsets(ctx, header, commit).await
+}
+
+/// OffsetCommit (version 10), whose topics go by id.
+pub async fn offset_commit_by_id(
+    ctx: &KafkaContext,
+    header: &RequestHeader,
+    request: OffsetCommitByIdRequest,
+) -> OffsetCommitResponse {
+    let image = ctx.metadata.image();
+    let topics = request.topics.into_iter();
+    let commit = Commit {
+        identity: MemberIdentity {
+            member_id: request.member_id.to_string(),
+            instance_id: request.group_instance_id.map(|id| id.to_string()),
+            generation: request.generation_id_or_member_epoch,
+        },
+        retention_ms: None,
+        topics: topics
+            .map(|topic| (TopicRef::by_id(&image, topic.topic_id), topic.partitions))
+            .collect(),
+        group: request.group_id,
+    };
+    commit_offsets(ctx, header, commit).await
+}
+
+async fn commit_offsets(
+    ctx: &KafkaContext,
+    header: &RequestHeader,
+    commit: Commit,
+) -> OffsetCommitResponse {
+    let offsets: Vec<OffsetCommit> = commit
+        .topics
+        .iter()
+        .flat_map(|(topic, partitions)| {
+            partitions.iter().map(|partition| {
+                let index = partition.partition_index;
+                OffsetCommit {
+                    partition: place(topic.name.as_deref().unwrap_or_default(), index),
+                    offset: Offset::new(partition.committed_offset),
+                    leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),
+                    metadata: partition
+                        .committed_metadata
+                        .as_ref()
+                        .map(|text| text.to_string())
+                        .unwrap_or_default(),
+                    refused: match &topic.name {
+                        None => Some(ErrorCode::UnknownTopicId),
+                        Some(name) if !exists(ctx, name, index) => {
+                            Some(ErrorCode::UnknownTopicOrPartition)
+                        }
+                        Some(_) => None,
+                    },
+                }
+            })
+        })
+        .collect();
+    // What is wrong with a partition itself is said of it, whatever the coordinator says of the
+    // group.
+    let refused: Vec<Option<ErrorCode>> = offsets.iter().map(|offset| offset.refused).collect();
+    let group = commit.group.to_string();
+    let request = CommitRequest {
+        identity: commit.identity,
+        api_version: header.api_version,
+        retention_ms: commit.retention_ms,
+        offsets,
+    };
+    let answer = ask(ctx, &commit.group, |reply| GroupCall::Commit {
         group,
-        request: commit,
+        request,
         reply,
     })
     .await;
-    let codes = answer.unwrap_or_else(|code| vec![code; count]);
+    let codes = answer.unwrap_or_else(|code| vec![code; refused.len()]);
+    let codes: Vec<ErrorCode> = codes
+        .into_iter()
+        .zip(refused)
+        .map(|(code, refused)| refused.unwrap_or(code))
+        .collect();
     if let Some(code) = codes.iter().find(|code| **code != ErrorCode::None) {
         ctx.shard.counters().failed(header.api_key, code.name());
     }
     let mut codes = codes.into_iter();
-    let topics = request.topics.into_iter().map(|topic| {
-        let partitions = topic.partitions.iter().map(|partition| {
+    let topics = commit.topics.into_iter().map(|(topic, partitions)| {
+        let partitions = partitions.iter().map(|partition| {
             let code = codes.next().unwrap_or(ErrorCode::UnknownServerError);
             committed::OffsetCommitResponsePartition::default()
                 .with_partition_index(partition.partition_index)
@@ -94,20 +194,23 @@ pub async fn offset_commit(
         });
         committed::OffsetCommitResponseTopic::default()
             .with_partitions(partitions.collect())
-            .with_name(topic.name)
+            .with_name(topic.wire_name())
+            .with_topic_id(topic.id)
     });
     OffsetCommitResponse::default().with_topics(topics.collect())
 }
 
-/// One group of an OffsetFetch, in either layout.
+/// One group of an OffsetFetch, in any layout.
 struct Asked {
-    group: String,
+    group: GroupId,
     member: Option<(Option<String>, i32)>,
     /// Topics with their partitions; `None`: all.
-    topics: Option<Vec<(TopicName, Vec<i32>)>>,
+    topics: Option<Vec<(TopicRef, Vec<i32>)>>,
+    by_id: bool,
 }
 
-type Fetched = Result<Vec<CommittedOffset>, ErrorCode>;
+/// A topic of an answer, each partition with its error.
+type Rows = Vec<(TopicRef, Vec<(i32, ErrorCode, Option<CommittedOffset>)>)>;
 
 /// OffsetFetch (versions 1 to 9).
 pub async fn offset_fetch(
@@ -116,48 +219,91 @@ pub async fn offset_fetch(
     request: OffsetFetchRequest,
 ) -> OffsetFetchResponse {
     if header.api_version < GROUPS_SINCE {
+        let topics = request.topics.map(|topics| {
+            let topics = topics.into_iter();
+            topics
+                .map(
+                    |OffsetFetchRequestTopic {
+                         name,
+                         partition_indexes,
+                         ..
+                     }| { (TopicRef::named(&name), partition_indexes) },
+                )
+                .collect()
+        });
         let asked = Asked {
-            group: request.group_id.to_string(),
+            group: request.group_id,
             member: None,
-            topics: request.topics.map(|topics| {
-                let topics = topics.into_iter();
-                topics.map(|t| (t.name, t.partition_indexes)).collect()
-            }),
+            topics,
+            by_id: false,
         };
         let answer = fetch_one(ctx, header, &asked).await;
-        return old_answer(header, asked, answer);
+        return old_answer(ctx, header, asked, answer);
     }
-    let asked: Vec<Asked> = request
-        .groups
-        .into_iter()
-        .map(|group| Asked {
-            group: group.group_id.to_string(),
-            member: (header.api_version >= MEMBER_SINCE)
-                .then(|| (group.member_id.map(|id| id.to_string()), group.member_epoch)),
-            topics: group.topics.map(|topics| {
-                let topics = topics.into_iter();
-                topics.map(|t| (t.name, t.partition_indexes)).collect()
-            }),
-        })
-        .collect();
+    let groups = request.groups.into_iter().map(|group| Asked {
+        group: group.group_id,
+        member: (header.api_version >= MEMBER_SINCE)
+            .then(|| (group.member_id.map(|id| id.to_string()), group.member_epoch)),
+        topics: group.topics.map(|topics| {
+            let topics = topics.into_iter();
+            topics
+                .map(|topic| (TopicRef::named(&topic.name), topic.partition_indexes))
+                .collect()
+        }),
+        by_id: false,
+    });
+    fetch_all(ctx, header, groups.collect()).await
+}
+
+/// OffsetFetch (version 10), whose topics go by id.
+pub async fn offset_fetch_by_id(
+    ctx: &KafkaContext,
+    header: &RequestHeader,
+    request: OffsetFetchByIdRequest,
+) -> OffsetFetchResponse {
+    let image = ctx.metadata.image();
+    let groups = request.groups.into_iter().map(|group| Asked {
+        group: group.group_id,
+        member: Some((group.member_id.map(|id| id.to_string()), group.member_epoch)),
+        topics: group.topics.map(|topics| {
+            let topics = topics.into_iter();
+            topics
+                .map(|topic| {
+                    let named = TopicRef::by_id(&image, topic.topic_id);
+                    (named, topic.partition_indexes)
+                })
+                .collect()
+        }),
+        by_id: true,
+    });
+    fetch_all(ctx, header, groups.collect()).await
+}
+
+/// From version 8 on: several groups, an error for each.
+async fn fetch_all(
+    ctx: &KafkaContext,
+    header: &RequestHeader,
+    asked: Vec<Asked>,
+) -> OffsetFetchResponse {
     let answers = join_all(asked.iter().map(|asked| fetch_one(ctx, header, asked))).await;
     let groups = asked.into_iter().zip(answers).map(|(asked, answer)| {
-        let row = fetched::OffsetFetchResponseGroup::default()
-            .with_group_id(StrBytes::from_string(asked.group).into());
+        let row = fetched::OffsetFetchResponseGroup::default().with_group_id(asked.group.clone());
         match answer {
             Err(code) => row.with_error_code(code.code()),
             Ok(offsets) => {
-                let topics = by_topic(offsets).into_iter().map(|(name, offsets)| {
-                    let partitions = offsets.into_iter().map(|committed| {
-                        let (offset, epoch, metadata) = wire(&committed);
+                let topics = rows(ctx, asked, offsets).into_iter().map(|(topic, rows)| {
+                    let partitions = rows.into_iter().map(|(partition, code, committed)| {
+                        let (offset, epoch, metadata) = wire(committed);
                         fetched::OffsetFetchResponsePartitions::default()
-                            .with_partition_index(committed.partition.partition.get())
+                            .with_partition_index(partition)
                             .with_committed_offset(offset)
                             .with_committed_leader_epoch(epoch)
                             .with_metadata(Some(metadata))
+                            .with_error_code(code.code())
                     });
                     fetched::OffsetFetchResponseTopics::default()
-                        .with_name(name)
+                        .with_name(topic.wire_name())
+                        .with_topic_id(topic.id)
                         .with_partitions(partitions.collect())
                 });
                 row.with_topics(topics.collect())
@@ -167,18 +313,25 @@ pub async fn offset_fetch(
     OffsetFetchResponse::default().with_groups(groups.collect())
 }
 
-async fn fetch_one(ctx: &KafkaContext, header: &RequestHeader, asked: &Asked) -> Fetched {
+/// The committed offsets of all partitions that are asked for and can be named, in order.
+async fn fetch_one(
+    ctx: &KafkaContext,
+    header: &RequestHeader,
+    asked: &Asked,
+) -> Result<Vec<CommittedOffset>, ErrorCode> {
     let partitions = asked.topics.as_ref().map(|topics| {
-        let topics = topics.iter();
-        topics
-            .flat_map(|(topic, partitions)| partitions.iter().map(|p| place(topic, *p)))
+        let known = topics
+            .iter()
+            .filter_map(|(topic, partitions)| Some((topic.name.as_deref()?, partitions)));
+        known
+            .flat_map(|(name, partitions)| partitions.iter().map(move |p| place(name, *p)))
             .collect()
     });
     let request = FetchOffsetsRequest {
         member: asked.member.clone(),
         partitions,
     };
-    let group = asked.group.clone();
+    let group = asked.group.to_string();
     let answer = ask(ctx, &asked.group, |reply| GroupCall::FetchOffsets {
         group,
         request,
@@ -192,119 +345,150 @@ async fn fetch_one(ctx: &KafkaContext, header: &RequestHeader, asked: &Asked) ->
     answer
 }
 
+/// An answer in the order of its question.
+fn rows(ctx: &KafkaContext, asked: Asked, offsets: Vec<CommittedOffset>) -> Rows {
+    let Some(topics) = asked.topics else {
+        return all_rows(ctx, asked.by_id, offsets);
+    };
+    let mut offsets = offsets.into_iter();
+    let topics = topics.into_iter().map(|(topic, partitions)| {
+        let known = topic.name.is_some();
+        let partitions = partitions.into_iter().map(|partition| match known {
+            true => (partition, ErrorCode::None, offsets.next()),
+            false => (partition, ErrorCode::UnknownTopicId, None),
+        });
+        let partitions = partitions.collect();
+        (topic, partitions)
+    });
+    topics.collect()
+}
+
+/// All offsets of a group by topic. One whose topic is gone cannot be named by id.
+fn all_rows(ctx: &KafkaContext, by_id: bool, offsets: Vec<CommittedOffset>) -> Rows {
+    let image = ctx.metadata.image();
+    let mut topics: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    for committed in offsets {
+        let rows = topics.entry(committed.partition.topic.clone()).or_default();
+        let partition = committed.partition.partition.get();
+        rows.push((partition, ErrorCode::None, Some(committed)));
+    }
+    let topics = topics.into_iter().filter_map(|(name, rows)| {
+        let id = match by_id {
+            true => image.topics.get(&name)?.id.uuid(),
+            false => Uuid::nil(),
+        };
+        let name = Some(name);
+        Some((TopicRef { name, id }, rows))
+    });
+    topics.collect()
+}
+
 /// Up to version 7. Version 1 has no place for the group's error, so each partition carries it.
-fn old_answer(header: &RequestHeader, asked: Asked, answer: Fetched) -> OffsetFetchResponse {
+fn old_answer(
+    ctx: &KafkaContext,
+    header: &RequestHeader,
+    asked: Asked,
+    answer: Result<Vec<CommittedOffset>, ErrorCode>,
+) -> OffsetFetchResponse {
+    let response = OffsetFetchResponse::default();
     let (offsets, code) = match answer {
         Ok(offsets) => (offsets, ErrorCode::None),
-        Err(code) => {
-            let topics = asked.topics.into_iter().flatten();
-            let partitions = topics.flat_map(|(topic, partitions)| {
-                partitions.into_iter().map(move |p| CommittedOffset {
-                    partition: place(&topic, p),
-                    value: None,
-                })
-            });
-            (partitions.collect(), code)
+        Err(code) if header.api_version >= GROUP_ERROR_SINCE => {
+            return response.with_error_code(code.code());
         }
+        Err(code) => (Vec::new(), code),
     };
-    let topics = by_topic(offsets).into_iter().map(|(name, offsets)| {
-        let partitions = offsets.into_iter().map(|committed| {
-            let (offset, epoch, metadata) = wire(&committed);
+    let topics = rows(ctx, asked, offsets).into_iter().map(|(topic, rows)| {
+        let partitions = rows.into_iter().map(|(partition, _, committed)| {
+            let (offset, epoch, metadata) = wire(committed);
             fetched::OffsetFetchResponsePartition::default()
-                .with_partition_index(committed.partition.partition.get())
+                .with_partition_index(partition)
                 .with_committed_offset(offset)
                 .with_committed_leader_epoch(epoch)
                 .with_metadata(Some(metadata))
                 .with_error_code(code.code())
         });
         fetched::OffsetFetchResponseTopic::default()
-            .with_name(name)
+            .with_name(topic.wire_name())
             .with_partitions(partitions.collect())
     });
-    let response = OffsetFetchResponse::default().with_topics(topics.collect());
-    match header.api_version >= GROUP_ERROR_SINCE {
-        true => response.with_error_code(code.code()),
-        false => response,
-    }
+    response.with_topics(topics.collect())
 }
 
 /// Offset, leader epoch and metadata of a partition, as on the wire.
-fn wire(committed: &CommittedOffset) -> (i64, i32, StrBytes) {
-    match &committed.value {
+fn wire(committed: Option<CommittedOffset>) -> (i64, i32, StrBytes) {
+    match committed.and_then(|committed| committed.value) {
         Some(value) => (
             value.offset.get(),
             value.leader_epoch.get(),
-            StrBytes::from_string(value.metadata.clone()),
+            StrBytes::from_string(value.metadata),
         ),
         None => (OFFSET_NONE, LeaderEpoch::NONE.get(), StrBytes::default()),
     }
 }
 
-fn by_topic(offsets: Vec<CommittedOffset>) -> Vec<(TopicName, Vec<CommittedOffset>)> {
-    let mut order = Vec::new();
-    let mut topics: BTreeMap<String, Vec<CommittedOffset>> = BTreeMap::new();
-    for committed in offsets {
-        let topic = committed.partition.topic.clone();
-        let rows = topics.entry(topic.clone()).or_default();
-        if rows.is_empty() {
-            order.push(topic);
-        }
-        rows.push(committed);
-    }
-    order
-        .into_iter()
-        .map(|topic| {
-            let rows = topics.remove(&topic).unwrap_or_default();
-            (TopicName(StrBytes::from_string(topic)), rows)
-        })
-        .collect()
-}
-
-/// OffsetDelete (version 0).
+/// OffsetDelete (version 0). Only offsets of partitions that exist are the coordinator's to delete.
 pub async fn offset_delete(
     ctx: &KafkaContext,
     header: &RequestHeader,
     request: OffsetDeleteRequest,
 ) -> OffsetDeleteResponse {
-    let partitions: Vec<TopicPartition> = request
+    let failed = |code: ErrorCode| {
+        ctx.shard.counters().failed(header.api_key, code.name());
+        code.code()
+    };
+    if request.group_id.is_empty() {
+        return OffsetDeleteResponse::default().with_error_code(failed(ErrorCode::InvalidGroupId));
+    }
+    let asked: Vec<(TopicName, Vec<(i32, bool)>)> = request
         .topics
-        .iter()
-        .flat_map(|topic| {
-            let partitions = topic.partitions.iter();
-            partitions.map(|partition| place(&topic.name, partition.partition_index))
+        .into_iter()
+        .map(|topic| {
+            let partitions = topic.partitions.iter().map(|partition| {
+                let index = partition.partition_index;
+                (index, exists(ctx, &topic.name, index))
+            });
+            let partitions = partitions.collect();
+            (topic.name, partitions)
         })
         .collect();
-    let group = request.group_id.to_string();
-    let answer = ask(ctx, &request.group_id, |reply| GroupCall::DeleteOffsets {
-        group,
-        partitions,
-        reply,
-    })
-    .await
-    .flatten();
-    let codes = match answer {
-        Ok(codes) => codes,
-        Err(code) => {
-            ctx.shard.counters().failed(header.api_key, code.name());
-            return OffsetDeleteResponse::default().with_error_code(code.code());
+    let known: Vec<TopicPartition> = asked
+        .iter()
+        .flat_map(|(topic, partitions)| {
+            let known = partitions.iter().filter(|(_, exists)| *exists);
+            known.map(|(partition, _)| place(topic, *partition))
+        })
+        .collect();
+    let codes = match known.is_empty() {
+        true => Ok(Vec::new()),
+        false => {
+            let group = request.group_id.to_string();
+            ask(ctx, &request.group_id, |reply| GroupCall::DeleteOffsets {
+                group,
+                partitions: known,
+                reply,
+            })
+            .await
+            .flatten()
         }
     };
-    let mut codes = codes.into_iter();
-    let topics = request.topics.into_iter().map(|topic| {
-        let partitions = topic.partitions.iter().map(|partition| {
-            let code = codes.next().unwrap_or(ErrorCode::UnknownServerError);
-            let known = exists(ctx, &topic.name, partition.partition_index);
-            let code = match (code, known) {
-                (ErrorCode::None, false) => ErrorCode::UnknownTopicOrPartition,
-                (code, _) => code,
+    let mut codes = match codes {
+        Ok(codes) => codes.into_iter(),
+        Err(code) => return OffsetDeleteResponse::default().with_error_code(failed(code)),
+    };
+    let topics = asked.into_iter().map(|(name, partitions)| {
+        let partitions = partitions.into_iter().map(|(partition, exists)| {
+            let code = match exists {
+                true => codes.next().unwrap_or(ErrorCode::UnknownServerError),
+                false => ErrorCode::UnknownTopicOrPartition,
             };
             deleted::OffsetDeleteResponsePartition::default()
-                .with_partition_index(partition.partition_index)
+                .with_partition_index(partition)
                 .with_error_code(code.code())
         });
         deleted::OffsetDeleteResponseTopic::default()
             .with_partitions(partitions.collect())
-            .with_name(topic.name.clone())
+            .with_name(name)
     });
     OffsetDeleteResponse::default().with_topics(topics.collect())
 }

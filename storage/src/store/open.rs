@@ -282,6 +282,8 @@ impl Store {
         if !self.contains(group) {
             return Err(StorageError::NotFound { group });
         }
+        // Whoever closes the last descriptor of a removed file frees its blocks: the keeper.
+        let mut files = VecDeque::new();
         if let Some(shared) = inner.log(group) {
             // What is under way still needs the directory.
             let flushed = Log {
@@ -300,6 +302,7 @@ impl Store {
             .await?;
             inner.unpin(&shared);
             inner.logs.borrow_mut().remove(&group);
+            files = std::mem::take(&mut shared.core.borrow_mut().segments);
         }
         let (disk, root) = (inner.disk.clone(), inner.config.root.clone());
         let unregister = {
@@ -328,6 +331,7 @@ impl Store {
             {
                 disk.remove_dir_all(topic).ok();
             }
+            drop(files);
         });
         Ok(())
     }

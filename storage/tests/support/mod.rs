@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod recording;
+
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;

@@ -95,6 +95,16 @@ impl Checker {
         &self.seen
     }
 
+    /// What was committed up to now.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The newest metadata that any node ever showed.
+    pub fn newest_image(&self) -> Option<&Arc<MetadataImage>> {
+        self.image.as_ref()
+    }
+
     /// The points that were reached.
     pub fn sometimes(&mut self) -> &mut Sometimes {
         &mut self.sometimes
@@ -251,6 +261,10 @@ impl Checker {
             if let Some(old) = old.filter(|old| old.replica == replica.replica) {
                 let same_life = self.before.in_life_of(&self.seen, host, group).is_some();
                 compare(old, replica, same_life, &mut reached);
+                let lead = old.leads() && replica.leads() && group == GroupId::CONTROLLER;
+                if lead && old.voters().ne(replica.voters()) {
+                    reached.push("controller-voters-changed");
+                }
             }
             if replica.leads() {
                 let now = (host, replica.view.term);

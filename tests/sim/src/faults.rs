@@ -45,6 +45,14 @@ pub enum Plight {
     Slow,
 }
 
+/// Done by clients, from before the first fault, or by whoever runs the cluster.
+fn is_apart(class: FaultClass) -> bool {
+    matches!(
+        class,
+        FaultClass::Recreate | FaultClass::Groups | FaultClass::Membership | FaultClass::Fencing
+    )
+}
+
 /// Draws faults and cures them.
 pub struct Faults {
     random: Random,
@@ -60,8 +68,7 @@ impl Faults {
     /// Faults of these classes from now on.
     pub fn new(world: &mut World, mut classes: Vec<FaultClass>) -> Faults {
         let mut random = world.random.fork();
-        // Done by clients, from before the first fault.
-        classes.retain(|class| !matches!(class, FaultClass::Recreate | FaultClass::Groups));
+        classes.retain(|class| !is_apart(*class));
         let mut rotting = None;
         if classes.contains(&FaultClass::BitRot) {
             // Where bits rot, that node has to be the one that is left out at the end: it may lack
@@ -100,7 +107,7 @@ impl Faults {
 
     /// Whatever is down comes back after a while, however it went down.
     fn restart_the_dead(&mut self, world: &mut World) {
-        for host in HOSTS {
+        for host in world.staff() {
             let planned = |(_, cure): &(u64, Cure)| matches!(cure, Cure::Start(at) if *at == host);
             if !world.node(host).is_up() && !self.cures.iter().any(planned) {
                 let pause = self.pause(20, 6_000);
@@ -128,7 +135,8 @@ impl Faults {
     }
 
     fn strike(&mut self, world: &mut World, class: FaultClass) {
-        let up: Vec<Host> = HOSTS
+        let up: Vec<Host> = world
+            .staff()
             .into_iter()
             .filter(|host| world.node(*host).is_up())
             .collect();
@@ -158,7 +166,7 @@ impl Faults {
             }
             FaultClass::Partition => self.partition(world, host),
             FaultClass::OneWay => {
-                let other = self.other(host);
+                let other = self.other(world, host);
                 let (from, to) = if self.random.one_in(2) {
                     (host, other)
                 } else {
@@ -171,7 +179,7 @@ impl Faults {
                 self.plan(world, 200, 8_000, Cure::Heal(from, to));
             }
             FaultClass::Delay => {
-                let other = self.other(host);
+                let other = self.other(world, host);
                 let high = self.random.between(5_000, 300_000);
                 for (from, to) in [(host, other), (other, host)] {
                     if self.random.one_in(3) {
@@ -229,19 +237,29 @@ impl Faults {
                     self.rot(world, host);
                 }
             }
-            FaultClass::Recreate | FaultClass::Groups => {}
+            FaultClass::Recreate
+            | FaultClass::Groups
+            | FaultClass::Membership
+            | FaultClass::Fencing => {}
         }
     }
 
-    fn other(&mut self, host: Host) -> Host {
-        let others: Vec<Host> = HOSTS.into_iter().filter(|other| *other != host).collect();
+    fn other(&mut self, world: &World, host: Host) -> Host {
+        let others: Vec<Host> = world
+            .staff()
+            .into_iter()
+            .filter(|other| *other != host)
+            .collect();
         self.random.pick(&others).unwrap_or(host)
     }
 
     fn partition(&mut self, world: &mut World, host: Host) {
         let mut cut: Vec<Host> = match self.random.below(3) {
-            0 => vec![self.other(host)],
-            _ => HOSTS.into_iter().filter(|other| *other != host).collect(),
+            0 => vec![self.other(world, host)],
+            _ => {
+                let staff = world.staff().into_iter();
+                staff.filter(|other| *other != host).collect()
+            }
         };
         if cut.len() > 1 && world.leaders().contains(&host) {
             world.checker.sometimes().reach("isolated-leader");
@@ -270,7 +288,7 @@ impl Faults {
             .into_iter()
             .filter(|path| {
                 let in_use = |part: &str| path.components().any(|it| it.as_os_str() == part);
-                in_use("partitions") || in_use("journal")
+                ["partitions", "journal", "controller", "registry"].into_iter().any(in_use)
             })
             .collect();
         for _ in 0..1 + self.random.below(FLIPS_MAX) {
@@ -299,7 +317,7 @@ impl Faults {
     fn cure(&mut self, world: &mut World, cure: Cure) {
         match cure {
             Cure::Start(host) => {
-                if !world.node(host).is_up() {
+                if !world.node(host).is_up() && world.staff.contains(&host) {
                     world.start(host);
                 }
             }
@@ -331,7 +349,7 @@ impl Faults {
         if plight != Plight::Dead && !world.node(host).is_up() {
             world.start(host);
         }
-        for other in HOSTS.into_iter().chain([CLIENTS]) {
+        for other in world.staff().into_iter().chain([CLIENTS]) {
             if other == host {
                 continue;
             }
@@ -355,7 +373,7 @@ impl Faults {
     /// and their disks and clocks are well. What troubles the others goes on.
     pub fn spare(&mut self, world: &mut World, hosts: &[Host]) {
         for host in hosts {
-            let others = HOSTS.into_iter().filter(|other| hosts.contains(other));
+            let others = hosts.iter().copied();
             for other in others.chain([CLIENTS]) {
                 for (from, to) in [(*host, other), (other, *host)] {
                     world.fabric.cut(from, to, false);

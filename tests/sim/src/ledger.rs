@@ -50,6 +50,7 @@ struct Inner {
     /// Values of a topic that comes and goes: in which life of it they were sent.
     lives: BTreeMap<u64, u64>,
     recreated: u64,
+    fenced: u64,
 }
 
 impl Ledger {
@@ -134,6 +135,16 @@ impl Ledger {
     /// How often a topic came back.
     pub fn times_recreated(&self) -> u64 {
         self.inner.borrow().recreated
+    }
+
+    /// A batch of an older producer epoch was refused.
+    pub fn fenced(&self) {
+        self.inner.borrow_mut().fenced += 1;
+    }
+
+    /// How often that was.
+    pub fn times_fenced(&self) -> u64 {
+        self.inner.borrow().fenced
     }
 
     /// Bytes were read that no client sent.

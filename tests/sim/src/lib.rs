@@ -9,16 +9,19 @@
 //! | `random`, `trace`, `shared` | chance, the hash of everything that happens |
 //! | `network`, `disk` | what the nodes take for their machine |
 //! | `machine`, `machines`, `world` | nodes that start and die, time in steps |
-//! | `workload`, `fleeting`, `ledger` | clients, and what they were told |
+//! | `workload`, `fleeting`, `fencing`, `ledger` | clients, and what they were told |
 //! | `members`, `raw`, `group_ledger`, `group_log` | consumer groups, what their members were told, and what the log says |
-//! | `faults`, `options` | what strikes, and what may |
+//! | `faults`, `membership`, `options` | what strikes, who comes and goes, and what may |
 //! | `observe`, `history`, `checker`, `invariants` | what must hold at every step |
+//! | `copies` | every replica's bytes, in the end |
 //! | `sometimes` | what a batch of seeds has to reach |
 //! | `scenario` | the phases of a run |
 
 mod checker;
+mod copies;
 mod disk;
 mod faults;
+mod fencing;
 mod fleeting;
 mod group_ledger;
 mod group_log;
@@ -28,6 +31,7 @@ mod ledger;
 mod machine;
 mod machines;
 mod members;
+mod membership;
 mod network;
 mod observe;
 mod options;

@@ -64,7 +64,8 @@ enum Life {
 /// One node's machine.
 pub struct Machine {
     host: Host,
-    hosts: Vec<Host>,
+    node_id: u16,
+    seeds: Vec<Host>,
     shape: NodeShape,
     disk: MachineDisk,
     random: Random,
@@ -77,17 +78,19 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine that is switched off. `hosts` are all nodes of the cluster.
+    /// A machine that is switched off, for the node of this id, which looks for its cluster at
+    /// `seeds`.
     pub fn new(
-        host: Host,
-        hosts: &[Host],
+        (host, node_id): (Host, u16),
+        seeds: &[Host],
         shape: NodeShape,
         disk: MachineDisk,
         random: Random,
     ) -> Machine {
         Machine {
             host,
-            hosts: hosts.to_vec(),
+            node_id,
+            seeds: seeds.to_vec(),
             shape,
             disk,
             random,
@@ -129,12 +132,12 @@ impl Machine {
 
     fn config(&self) -> Result<NodeConfig, String> {
         let seeds: Vec<String> = self
-            .hosts
+            .seeds
             .iter()
             .map(|host| address_of(*host, RPC_PORT).to_string())
             .collect();
         let flags = [
-            ("node.id", self.host.to_string()),
+            ("node.id", self.node_id.to_string()),
             ("data.dir", DATA_DIR.to_owned()),
             ("listen", address_of(self.host, KAFKA_PORT).to_string()),
             ("rpc.listen", address_of(self.host, RPC_PORT).to_string()),
@@ -203,6 +206,14 @@ impl Machine {
     pub fn ended(&self) -> Option<String> {
         match &*self.life.borrow() {
             Life::Ended(reason) if reason != STOPPED => Some(reason.clone()),
+            _ => None,
+        }
+    }
+
+    /// Why the cluster has parted with the node, told once: it was removed, and is to be stopped.
+    pub fn parted(&self) -> Option<String> {
+        match &mut *self.life.borrow_mut() {
+            Life::Serving(serving) => serving.parted(),
             _ => None,
         }
     }

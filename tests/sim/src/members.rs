@@ -202,7 +202,7 @@ impl Member {
                 Ok(None) => return,
             };
             match event {
-                GroupEvent::Assigned(_) => self.is_member(),
+                GroupEvent::Assigned { .. } => self.is_member(),
                 GroupEvent::Batch(batch) => self.take(batch, random).await,
                 _ => {
                     // What it holds is stale now, or is about to be.

@@ -54,6 +54,12 @@ impl ReplicaSeen {
         !self.of_the_dead && self.view.role == Role::Leader && self.view.leader_ready
     }
 
+    /// The replicas that vote, as far as it knows.
+    pub fn voters(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        let members = self.slow.members.iter();
+        members.filter(|(_, _, votes)| *votes).map(|(id, _, _)| *id)
+    }
+
     /// The term of an entry of its log, from the epoch table.
     pub fn term_of(&self, index: LogIndex) -> Option<Term> {
         if self.log.last.is_none_or(|(_, last)| index > last) {

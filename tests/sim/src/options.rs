@@ -36,11 +36,15 @@ pub enum FaultClass {
     Recreate,
     /// Consumer groups, whose members come and go. No fault either.
     Groups,
+    /// Nodes join, and others leave for good.
+    Membership,
+    /// Batches of a producer epoch that is over. No fault: what none of our clients sends.
+    Fencing,
 }
 
 impl FaultClass {
     /// All of them.
-    pub const ALL: [FaultClass; 15] = [
+    pub const ALL: [FaultClass; 17] = [
         FaultClass::Kill,
         FaultClass::Power,
         FaultClass::PowerAll,
@@ -56,6 +60,8 @@ impl FaultClass {
         FaultClass::BitRot,
         FaultClass::Recreate,
         FaultClass::Groups,
+        FaultClass::Membership,
+        FaultClass::Fencing,
     ];
 
     /// Its name on the command line.
@@ -76,6 +82,8 @@ impl FaultClass {
             FaultClass::BitRot => "bit-rot",
             FaultClass::Recreate => "recreate",
             FaultClass::Groups => "groups",
+            FaultClass::Membership => "membership",
+            FaultClass::Fencing => "fencing",
         }
     }
 }

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use corduroy_env::Env;
 use corduroy_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
-use corduroy_protocol::messages::{GroupId, OffsetCommitRequest, TopicName};
+use corduroy_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use corduroy_protocol::messages::{
+    GroupId, InitProducerIdRequest, OffsetCommitRequest, ProduceRequest, TopicName, TransactionalId,
+};
 use corduroy_protocol::{ErrorCode, Request, Response, decode_response, encode_request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -18,6 +22,9 @@ use crate::network::{Host, address_of};
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(3);
 /// The newest version that names topics.
 const COMMIT_VERSION: i16 = 9;
+/// The newest versions that ask for a producer id by itself, and that name topics.
+const INIT_PRODUCER_ID_VERSION: i16 = 2;
+const PRODUCE_VERSION: i16 = 9;
 /// An answer that is longer is none.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -45,7 +52,8 @@ pub async fn commit_as(
         .with_topics(vec![topic]);
     let request = Request::OffsetCommit(request);
     for host in hosts {
-        let answer = tokio::time::timeout(ANSWER_WAIT_MAX, call(env, *host, &request)).await;
+        let answer =
+            tokio::time::timeout(ANSWER_WAIT_MAX, call(env, *host, COMMIT_VERSION, &request)).await;
         let Ok(Some(Response::OffsetCommit(answer))) = answer else {
             continue;
         };
@@ -61,10 +69,67 @@ pub async fn commit_as(
     None
 }
 
-async fn call(env: &Env, host: Host, request: &Request) -> Option<Response> {
+/// A producer id with its epoch, from the first node that gives one.
+pub async fn producer_id(env: &Env, hosts: &[Host]) -> Option<(i64, i16)> {
+    let request = InitProducerIdRequest::default()
+        .with_transactional_id(None::<TransactionalId>)
+        .with_transaction_timeout_ms(i32::MAX);
+    let request = Request::InitProducerId(request);
+    for host in hosts {
+        let asked = call(env, *host, INIT_PRODUCER_ID_VERSION, &request);
+        let answer = tokio::time::timeout(ANSWER_WAIT_MAX, asked).await;
+        if let Ok(Some(Response::InitProducerId(answer))) = answer
+            && answer.error_code == 0
+        {
+            return Some((answer.producer_id.0, answer.producer_epoch));
+        }
+    }
+    None
+}
+
+/// Sends one batch to a partition with `acks=all`, to node after node until one leads it. Returns its
+/// error and its offset; `None`: nobody knows whether it was written.
+pub async fn produce(
+    env: &Env,
+    hosts: &[Host],
+    (topic, partition): (&str, i32),
+    batch: &Bytes,
+) -> Option<(ErrorCode, i64)> {
+    let data = PartitionProduceData::default()
+        .with_index(partition)
+        .with_records(Some(batch.clone()));
+    let data = TopicProduceData::default()
+        .with_name(TopicName(topic.to_owned().into()))
+        .with_partition_data(vec![data]);
+    let request = ProduceRequest::default()
+        .with_acks(-1)
+        .with_timeout_ms(ANSWER_WAIT_MAX.as_millis() as i32)
+        .with_topic_data(vec![data]);
+    let request = Request::Produce(request);
+    for host in hosts {
+        let asked = call(env, *host, PRODUCE_VERSION, &request);
+        // No second node may get what the first one may have taken.
+        let answer = tokio::time::timeout(ANSWER_WAIT_MAX, asked).await.ok()??;
+        let Response::Produce(answer) = answer else {
+            return None;
+        };
+        let mut partitions = answer
+            .responses
+            .iter()
+            .flat_map(|topic| &topic.partition_responses);
+        let answer = partitions.next()?;
+        match ErrorCode::from_code(answer.error_code) {
+            ErrorCode::NotLeaderOrFollower => {}
+            error => return Some((error, answer.base_offset)),
+        }
+    }
+    Some((ErrorCode::NotLeaderOrFollower, -1))
+}
+
+async fn call(env: &Env, host: Host, version: i16, request: &Request) -> Option<Response> {
     let mut stream = env.connect(address_of(host, KAFKA_PORT)).await.ok()?;
     let key = request.key();
-    let frame = encode_request(key, COMMIT_VERSION, 1, Some("simulator"), request).ok()?;
+    let frame = encode_request(key, version, 1, Some("simulator"), request).ok()?;
     stream.write_all(&frame).await.ok()?;
     stream.flush().await.ok()?;
     let length = stream.read_u32().await.ok()? as usize;
@@ -73,6 +138,6 @@ async fn call(env: &Env, host: Host, request: &Request) -> Option<Response> {
     }
     let mut answer = vec![0; length];
     stream.read_exact(&mut answer).await.ok()?;
-    let (_, response) = decode_response(key, COMMIT_VERSION, answer.into()).ok()?;
+    let (_, response) = decode_response(key, version, answer.into()).ok()?;
     Some(response)
 }

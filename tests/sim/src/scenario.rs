@@ -5,12 +5,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corduroy_record::GroupId;
+use corduroy_record::{GroupId, NodeId};
 
 use crate::checker::Violation;
+use crate::copies;
 use crate::faults::{Faults, Plight};
+use crate::fencing;
 use crate::fleeting;
 use crate::members;
+use crate::membership::Membership;
 use crate::network::Host;
 use crate::options::{FaultClass, RunOptions};
 use crate::workload::{CLIENTS, KEPT, KEPT_PARTITIONS, STRICT, TRIMMED};
@@ -37,22 +40,37 @@ pub async fn run(world: &mut World, options: &RunOptions) -> Result<(), Violatio
         let fleeting = fleeting::run(world.workload.clone(), world.random.fork());
         world.running.spawn(CLIENTS, fleeting);
     }
+    if options.classes().contains(&FaultClass::Fencing) {
+        let fencing = fencing::run(world.workload.clone(), world.random.fork());
+        world.running.spawn(CLIENTS, fencing);
+    }
     let mut faults = Faults::new(world, options.classes());
+    let changes = options.classes().contains(&FaultClass::Membership);
+    let mut membership = changes.then(|| Membership::new(world, faults.rotting()));
     let end = world.now() + options.fault_seconds * 1_000;
     while world.now() < end {
         faults.tick(world);
+        if let Some(membership) = &mut membership {
+            membership.tick(world);
+        }
         world.step().await?;
     }
     count_sends(world);
-    let (majority, left_out) = pick_majority(world, faults.rotting());
+    let may_be_out = match &mut membership {
+        Some(membership) => membership.settle(world),
+        None => HOSTS.to_vec(),
+    };
+    let (majority, left_out) = pick_majority(world, faults.rotting(), &may_be_out);
     tracing::info!(?majority, at = world.now(), "a majority is healed for good");
     faults.spare(world, &majority);
-    let plight = faults.leave_out(world, left_out);
-    tracing::info!(left_out, ?plight, "the rest is not");
-    let may_lead = match plight {
-        Plight::Slow => HOSTS.to_vec(),
-        _ => majority,
-    };
+    let mut may_lead = majority;
+    if let Some(left_out) = left_out {
+        let plight = faults.leave_out(world, left_out);
+        tracing::info!(left_out, ?plight, "the rest is not");
+        if plight == Plight::Slow {
+            may_lead = world.staff();
+        }
+    }
     live(world, &may_lead).await?;
     reunite(world, &mut faults).await
 }
@@ -108,13 +126,22 @@ fn count_sends(world: &mut World) {
     for _ in 0..world.ledger.times_recreated() {
         world.checker.sometimes().reach("recreated");
     }
+    for _ in 0..world.ledger.times_fenced() {
+        world.checker.sometimes().reach("older-epoch-refused");
+    }
 }
 
-fn pick_majority(world: &mut World, rotting: Option<Host>) -> (Vec<Host>, Host) {
-    let drawn = world.random.pick(&HOSTS).unwrap_or(HOSTS[0]);
-    let left_out = rotting.unwrap_or(drawn);
-    let chosen = HOSTS.into_iter().filter(|host| *host != left_out);
-    (chosen.collect(), left_out)
+/// Who is healed, and who is not: nobody, where everyone is needed.
+fn pick_majority(
+    world: &mut World,
+    rotting: Option<Host>,
+    may_be_out: &[Host],
+) -> (Vec<Host>, Option<Host>) {
+    let drawn = world.random.pick(may_be_out);
+    let left_out = drawn.map(|drawn| rotting.unwrap_or(drawn));
+    let mut chosen = world.staff();
+    chosen.retain(|host| Some(*host) != left_out);
+    (chosen, left_out)
 }
 
 type Outcome = Rc<RefCell<Option<Result<(), String>>>>;
@@ -222,32 +249,80 @@ async fn read_back(world: &mut World) -> Result<(), Violation> {
 
 /// Everything is healed; all replicas end with the same.
 async fn reunite(world: &mut World, faults: &mut Faults) -> Result<(), Violation> {
-    faults.spare(world, &HOSTS);
+    let staff = world.staff();
+    faults.spare(world, &staff);
     world.workload.end();
     world
         .until("all nodes serve again", AGREED_BY, |world| {
-            HOSTS.iter().all(|host| world.node(*host).is_serving())
+            let mut staff = world.staff().into_iter();
+            staff.all(|host| world.node(host).is_serving())
         })
         .await?;
     world
         .until("all replicas agree", AGREED_BY, |world| agree(world))
         .await?;
+    compare_copies(world).await?;
     read_back(world).await
 }
 
+/// Every replica is read from its disk, byte by byte. One that meets damage has asked for it again by
+/// the end.
+async fn compare_copies(world: &mut World) -> Result<(), Violation> {
+    let mut broken = None;
+    world
+        .until(
+            "every copy is whole",
+            AGREED_BY,
+            |world| match copies::compare(world) {
+                Ok(is_whole) => is_whole && agree(world),
+                Err(found) => {
+                    broken = Some(found);
+                    true
+                }
+            },
+        )
+        .await?;
+    match broken {
+        Some((law, what)) => Err(world.violation(law, &what)),
+        None => Ok(()),
+    }
+}
+
+/// Whether every replica of a node that belongs to the cluster holds the same. A partition that more
+/// nodes have left than stay cannot end with anything.
 fn agree(world: &World) -> bool {
     let seen = world.checker.seen();
     let Some(image) = seen.image() else {
         return false;
     };
-    let partitions = image.topics.values().flat_map(|topic| topic.groups());
-    let mut groups = partitions.chain([GroupId::CONTROLLER]);
-    groups.all(|group| {
-        let replicas: Vec<_> = seen.of_group(group).map(|(_, replica)| replica).collect();
+    let here = |node: &NodeId| {
+        let host = node.get() as Host;
+        world.staff.contains(&host).then_some(host)
+    };
+    let members: Vec<Host> = image.nodes.keys().filter_map(here).collect();
+    if members.len() != world.staff.len() {
+        return false;
+    }
+    let partitions = image.topics.values().flat_map(|topic| {
+        let placed = topic.groups().zip(&topic.partitions);
+        placed.filter_map(|(group, partition)| {
+            let replicas = partition.replicas.iter();
+            let there: Vec<Host> = replicas.filter_map(|(_, node)| here(node)).collect();
+            let is_lost = 2 * there.len() <= partition.replicas.len();
+            (!is_lost).then_some((group, there))
+        })
+    });
+    let mut groups = partitions.chain([(GroupId::CONTROLLER, members)]);
+    groups.all(|(group, hosts)| {
+        let replicas: Vec<_> = seen
+            .of_group(group)
+            .filter(|(host, _)| hosts.contains(host))
+            .map(|(_, replica)| replica)
+            .collect();
         let Some(first) = replicas.first() else {
             return false;
         };
-        replicas.len() == HOSTS.len()
+        replicas.len() == hosts.len()
             && replicas.iter().all(|replica| {
                 !replica.of_the_dead
                     && !replica.log.no_vote

@@ -77,6 +77,32 @@ pub const POINTS: &[(&str, &str)] = &[
         "a commit of a generation that was over was refused",
     ),
     ("member-died", "a member of a group died where it stood"),
+    (
+        "older-epoch-refused",
+        "a batch of a producer epoch that was over was refused",
+    ),
+    ("node-joined", "a node joined the running cluster"),
+    ("node-removed", "a node was removed for good"),
+    (
+        "copies-removed",
+        "one of the first nodes was removed, and with it a copy of everything",
+    ),
+    (
+        "node-replaced",
+        "a node joined after one of the first had been removed",
+    ),
+    (
+        "node-parted",
+        "a removed node that ran was told so and ended by itself",
+    ),
+    (
+        "burnt-id-refused",
+        "a node with an empty disk was refused the id of a removed one",
+    ),
+    (
+        "controller-voters-changed",
+        "the voters on the metadata became others",
+    ),
 ];
 
 /// How often each point was reached.

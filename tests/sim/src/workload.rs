@@ -99,6 +99,11 @@ impl Workload {
         &self.ledger
     }
 
+    /// The clients' wall clock, in milliseconds since the Unix epoch.
+    pub fn unix_millis(&self) -> i64 {
+        self.env.unix_millis()
+    }
+
     /// Waits.
     pub async fn pause(&self, millis: u64) {
         self.env.sleep(Duration::from_millis(millis)).await;

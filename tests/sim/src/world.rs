@@ -1,6 +1,6 @@
 //! The simulated world: machines, network, clients, checker; and time, which passes in steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -18,8 +18,14 @@ use crate::random::Random;
 use crate::trace::Trace;
 use crate::workload::Workload;
 
-/// The nodes' machines.
+/// The machines of the nodes that form the cluster.
 pub const HOSTS: [Host; 3] = [1, 2, 3];
+/// Machines of nodes that claim the id of one that was removed.
+pub const HOSTS_OF_IMPOSTERS: std::ops::Range<Host> = 128..256;
+/// What a node says that was removed, or whose id was another's that was removed.
+const BURNT: &str = "was decommissioned";
+/// What a node says that cannot begin for want of space.
+const NO_SPACE: &str = "the disk is full";
 /// What passes between two looks at the cluster.
 const STEP: Duration = Duration::from_millis(10);
 
@@ -51,6 +57,13 @@ pub struct World {
     pub random: Random,
     /// Disks of which an operation may fail, until their machine loses power.
     pub disk_troubles: BTreeMap<Host, bool>,
+    /// Machines whose nodes are to run: those that faults strike, and that are started again.
+    pub staff: BTreeSet<Host>,
+    /// Machines with whose nodes the cluster may part.
+    pub leaving: BTreeSet<Host>,
+    /// Machines whose node has served.
+    served: BTreeSet<Host>,
+    shape: NodeShape,
 }
 
 impl World {
@@ -65,7 +78,8 @@ impl World {
             .into_iter()
             .map(|host| {
                 let disk = MachineDisk::new(host, random.fork(), trace.clone());
-                let machine = Machine::new(host, &HOSTS, shape.clone(), disk, random.fork());
+                let machine =
+                    Machine::new((host, host), &HOSTS, shape.clone(), disk, random.fork());
                 (host, machine)
             })
             .collect();
@@ -79,14 +93,27 @@ impl World {
             trace,
             random,
             disk_troubles: BTreeMap::new(),
+            staff: HOSTS.into_iter().collect(),
+            leaving: BTreeSet::new(),
+            served: BTreeSet::new(),
+            shape,
         }
+    }
+
+    /// Another machine, with an empty disk, for a node that looks for the cluster where its staff is.
+    pub fn add(&mut self, host: Host, node_id: u16, random: &mut Random) {
+        let disk = MachineDisk::new(host, random.fork(), self.trace.clone());
+        let seeds: Vec<Host> = self.staff.iter().copied().collect();
+        let shape = self.shape.clone();
+        let machine = Machine::new((host, node_id), &seeds, shape, disk, random.fork());
+        self.nodes.insert(host, machine);
     }
 
     /// A node's machine.
     pub fn node(&mut self, host: Host) -> &mut Machine {
         self.nodes
             .get_mut(&host)
-            .expect("law: hosts are those of HOSTS")
+            .expect("law: hosts are those of the machines")
     }
 
     /// Now, in simulated milliseconds.
@@ -143,7 +170,8 @@ impl World {
         if PANICKED.load(Ordering::Relaxed) {
             return Err(self.violation("no_panics", "a task panicked (see above)"));
         }
-        for host in HOSTS {
+        let hosts: Vec<Host> = self.nodes.keys().copied().collect();
+        for host in hosts {
             self.look_after(host)?;
         }
         let (checker, nodes) = (&mut self.checker, &self.nodes);
@@ -164,7 +192,41 @@ impl World {
             self.kill(host, false);
             return Ok(());
         }
-        if let Some(reason) = machine.ended() {
+        let parted = machine.parted();
+        let ended = machine.ended();
+        let burnt = ended.clone().filter(|reason| reason.contains(BURNT));
+        if let Some(reason) = burnt.or(parted) {
+            if !self.leaving.contains(&host) {
+                let what = format!("the cluster parts with node {host}, which stays: {reason}");
+                return Err(self.violation("members_stay", &what));
+            }
+            tracing::info!(host, reason, at = self.now(), "parted");
+            self.staff.remove(&host);
+            if ended.is_some() {
+                // One that claims the id of another never was a member.
+                let point = match HOSTS_OF_IMPOSTERS.contains(&host) {
+                    true => "burnt-id-refused",
+                    false => "node-parted",
+                };
+                self.checker.sometimes().reach(point);
+                self.kill(host, false);
+            } else {
+                self.checker.sometimes().reach("node-parted");
+                let running = self.running.clone();
+                self.node(host).stop(&running);
+            }
+            return Ok(());
+        }
+        if self.node(host).is_serving() {
+            self.served.insert(host);
+        }
+        if let Some(reason) = ended {
+            // One that has nothing yet, and no space for it either, is started again by whoever runs
+            // it.
+            if reason.contains(NO_SPACE) && !self.served.contains(&host) {
+                self.kill(host, false);
+                return Ok(());
+            }
             if !self.disk_troubles.get(&host).copied().unwrap_or(false) {
                 let what = format!("node {host} ended by itself: {reason}");
                 return Err(self.violation("nodes_start", &what));
@@ -241,7 +303,16 @@ impl World {
         let Some(image) = seen.image() else {
             return false;
         };
-        let partitions = image.topics.values().flat_map(|topic| topic.groups());
+        let partitions = image.topics.values().flat_map(|topic| {
+            let placed = topic.groups().zip(&topic.partitions);
+            // Nothing moves a replica away from a node that has left: its place stays empty.
+            let can_be_led = placed.filter(|(_, partition)| {
+                let there = partition.replicas.iter();
+                let there = there.filter(|(_, node)| hosts.contains(&(node.get() as Host)));
+                2 * there.count() > partition.replicas.len()
+            });
+            can_be_led.map(|(group, _)| group)
+        });
         let mut groups = partitions
             .filter(|group| self.checker.was_led(*group))
             .chain([GroupId::CONTROLLER]);
@@ -249,6 +320,11 @@ impl World {
             let mut replicas = seen.of_group(group);
             replicas.any(|(host, replica)| hosts.contains(&host) && replica.leads())
         })
+    }
+
+    /// The machines of the staff.
+    pub fn staff(&self) -> Vec<Host> {
+        self.staff.iter().copied().collect()
     }
 
     /// Whether every partition of the image has a leader, those that never had one included.

@@ -39,7 +39,8 @@ pub(super) fn assign(
     match strategy {
         Strategy::Range => range::assign(&members, counts),
         Strategy::RoundRobin => round_robin::assign(&members, counts),
-        Strategy::CooperativeSticky => sticky::assign(&members, counts),
+        Strategy::Sticky => sticky::assign(&members, counts),
+        Strategy::CooperativeSticky => sticky::assign_in_steps(&members, counts),
     }
 }
 

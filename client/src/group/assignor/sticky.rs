@@ -1,5 +1,6 @@
-//! Even shares, with as few moves as possible, and in two steps (KIP-429): a partition that moves
-//! is first taken from its owner, and given to the next one in the rebalance that follows.
+//! Even shares, with as few moves as possible; for cooperative members in two steps (KIP-429): a
+//! partition that moves is first taken from its owner, and given to the next one in the rebalance
+//! that follows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,7 +8,32 @@ use std::sync::Arc;
 use super::{Assignments, PartitionCounts, Subscriber, nothing, wanted};
 use crate::topic_partition::TopicPartition;
 
+/// For members that have given up everything: what they own is what they had.
 pub(super) fn assign(members: &[Subscriber], counts: &PartitionCounts) -> Assignments {
+    let mut assigned = nothing(members);
+    for (member, partitions) in members.iter().zip(shares(members, counts).held) {
+        assigned.insert(member.member_id.clone(), partitions);
+    }
+    assigned
+}
+
+/// For members that go on with what they own.
+pub(super) fn assign_in_steps(members: &[Subscriber], counts: &PartitionCounts) -> Assignments {
+    let owners = owners(members, counts);
+    let mut assigned = nothing(members);
+    let held = shares(members, counts).held;
+    for (index, partitions) in held.into_iter().enumerate() {
+        let kept = partitions.into_iter().filter(|at| {
+            // Its owner reads it still: it waits for the next rebalance.
+            owners.get(at).is_none_or(|owner| *owner == index)
+        });
+        assigned.insert(members[index].member_id.clone(), kept.collect());
+    }
+    assigned
+}
+
+/// What each should have in the end.
+fn shares(members: &[Subscriber], counts: &PartitionCounts) -> Shares {
     let owners = owners(members, counts);
     let mut shares = Shares::new(members);
     let mut free = Vec::new();
@@ -28,16 +54,7 @@ pub(super) fn assign(members: &[Subscriber], counts: &PartitionCounts) -> Assign
         }
     }
     shares.even_out();
-
-    let mut assigned = nothing(members);
-    for (index, partitions) in shares.held.into_iter().enumerate() {
-        let kept = partitions.into_iter().filter(|at| {
-            // Its owner reads it still: it waits for the next rebalance.
-            owners.get(at).is_none_or(|owner| *owner == index)
-        });
-        assigned.insert(members[index].member_id.clone(), kept.collect());
-    }
-    assigned
+    shares
 }
 
 /// Who owns what, by the members' own words: the claim of the newest generation counts; two claims

@@ -208,3 +208,20 @@ fn sticky_is_even_among_those_who_want_the_same_and_settles() {
         held = second;
     }
 }
+
+#[test]
+fn eager_sticky_gives_at_once_what_moves() {
+    check(
+        Strategy::Sticky,
+        &[("t", 4)],
+        &[("a", "t", "t0 t1 t2 t3"), ("b", "t", "")],
+        &["a: t0 t1", "b: t2 t3"],
+    );
+    // Who had nothing to do with it keeps everything.
+    check(
+        Strategy::Sticky,
+        &[("t", 6)],
+        &[("a", "t", "t1 t4"), ("b", "t", "t0 t5"), ("c", "t", "")],
+        &["a: t1 t4", "b: t0 t5", "c: t2 t3"],
+    );
+}

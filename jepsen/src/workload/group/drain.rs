@@ -113,7 +113,9 @@ async fn read_out(
                 member.read(&batch);
                 member.commit(&batch).await;
             }
-            Ok(GroupEvent::Assigned(partitions)) => member.assigned(since, &partitions),
+            Ok(GroupEvent::Assigned { partitions, .. }) => {
+                member.assigned(since, &partitions);
+            }
             Ok(GroupEvent::Revoked(partitions) | GroupEvent::Lost(partitions)) => {
                 member.revoked(&partitions);
             }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use corduroy_record::GroupId;
 use tokio::time::Instant;
 
 use super::{Invariant, Moment};
@@ -27,23 +28,47 @@ impl Invariant for CommittedOffsetIsARegister {
             return Ok(());
         }
         for told in std::mem::take(&mut self.waiting) {
-            match told {
+            match &told {
                 Told::Committed {
                     group,
                     at,
                     offset,
                     text,
-                } => was_written(moment.groups, group, &at, offset, text.as_deref())?,
+                } => {
+                    let found = was_written(moment.groups, group, at, *offset, text.as_deref());
+                    match found {
+                        Ok(()) => {}
+                        Err(what) if is_led(moment) => return Err(what),
+                        // Its coordinator applied it and was gone within the step: the next one
+                        // tells.
+                        Err(_) => self.waiting.push(told),
+                    }
+                }
                 Told::Fetched {
                     group,
                     began,
                     offsets,
-                } => was_true(moment.groups, group, began, &offsets)?,
+                } => was_true(moment.groups, group, *began, offsets)?,
                 _ => {}
             }
         }
         Ok(())
     }
+}
+
+/// Whether the newest leader of every partition of groups has applied what was committed before it.
+fn is_led(moment: &Moment<'_>) -> bool {
+    let of_groups = moment
+        .seen
+        .replicas()
+        .filter(|(_, _, r)| r.groups.is_some());
+    let partitions: BTreeSet<GroupId> = of_groups.map(|(_, group, _)| group).collect();
+    partitions.into_iter().all(|group| {
+        let terms = moment.seen.of_group(group).map(|(_, r)| r.view.term);
+        let newest = terms.max();
+        let mut replicas = moment.seen.of_group(group);
+        replicas.any(|(_, r)| r.leads() && Some(r.view.term) == newest)
+    })
 }
 
 fn was_written(

@@ -1,0 +1,72 @@
+"""Runs kafka-python's integration tests against three nodes of its own, and reads its JUnit report."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+from pathlib import Path
+
+from cluster import Cluster
+from suite import List
+
+LIST = Path(__file__).with_name("kafka-python-suite.list")
+FILES = ["test/integration/test_consumer_integration.py", "test/integration/test_admin_integration.py"]
+# What belongs to consumers and groups.
+GROUPS = "consumer or group or heartbeat or offsets"
+# As its own fixtures set their brokers up.
+OVERRIDES = [
+    "auto.create.topics.enable=true", "num.partitions=4", "group.initial.rebalance.delay.ms=300", "group.min.session.timeout.ms=1000",
+]  # fmt: skip
+TEST_SECONDS, SUITE_SECONDS = 60, 900
+
+
+def outcomes_of(report):
+    found = {}
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        kinds = {child.tag for child in case}
+        found[case.get("name")] = (
+            "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        )
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suite", required=True, type=Path, help="the source distribution (set by `kafka-python-suite`)")
+    parser.add_argument("--all", action="store_true", help="all tests of consumers and admin calls, whether they are of groups or not")
+    args = parser.parse_args()
+    known = List(LIST)
+    directory = Path(tempfile.mkdtemp(prefix="corduroy-kafka-python-"))
+    cluster = Cluster(directory, OVERRIDES)
+    status = 1
+    try:
+        cluster.start()
+        report = directory / "report.xml"
+        environment = {
+            **os.environ, "KAFKA_URI": f"kafka://127.0.0.1:{cluster.state['kafka'][0]}", "KAFKA_VERSION": "4.0",
+            "KAFKA_ROOT": str(directory), "PYTHONPATH": str(args.suite),
+        }  # fmt: skip
+        command = [
+            args.suite / "venv/bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=",
+            f"--timeout={TEST_SECONDS}", "--timeout-method=signal", f"--junitxml={report}",
+            *FILES, *([] if args.all else ["-k", GROUPS]),
+        ]  # fmt: skip
+        with open(directory / "pytest.log", "wb") as log:
+            subprocess.run(command, cwd=args.suite, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=SUITE_SECONDS)
+        if not report.exists():
+            print((directory / "pytest.log").read_text(errors="replace")[-4000:], file=sys.stderr)
+        else:
+            status = known.judge(outcomes_of(report))
+    finally:
+        cluster.stop()
+        if status == 0:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            print(f"logs: {directory}", flush=True)
+    sys.exit(status)
+
+
+main()

@@ -1,0 +1,88 @@
+"""Runs librdkafka's test runner, one test at a time, against three nodes of its own."""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cluster import Cluster
+from suite import List
+
+LIST = Path(__file__).with_name("librdkafka-groups.list")
+TEST_SECONDS = 400
+# As the suite expects its brokers: topics are created by name with four partitions.
+OVERRIDES = ["auto.create.topics.enable=true", "num.partitions=4", "group.initial.rebalance.delay.ms=300"]
+
+
+def run(suite, number, brokers, protocol, log):
+    """One test: "passed", "skipped", "failed" or "late". Not in quick mode, which leaves most of
+    it out, and without those that have a mock for a broker.
+    """
+    conf = log.with_name("test.conf")
+    conf.write_text(f"bootstrap.servers={brokers}\n")
+    environment = {
+        **os.environ, "TESTS": number, "LD_LIBRARY_PATH": "../src:../src-cpp", "TEST_KAFKA_VERSION": "4.0.0",
+        "TEST_CONSUMER_GROUP_PROTOCOL": protocol, "RDKAFKA_TEST_CONF": str(conf),
+    }  # fmt: skip
+    with open(log, "wb") as out:
+        child = subprocess.Popen(
+            ["./test-runner", "-p1", "-L", "-E"], cwd=suite, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+        try:
+            status = child.wait(TEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            return "late"
+    if status != 0:
+        return "failed"
+    # The runner's table at the end: "| 0018_cgrp_term | PASSED | 7.2s |", in colours.
+    text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))
+    rows = [row for row in text.splitlines() if row.startswith("|") and row.strip("| ").startswith(number)]
+    if any("PASSED" in row for row in rows):
+        return "passed"
+    return "skipped" if any("SKIPPED" in row for row in rows) else "failed"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suite", required=True, type=Path, help="librdkafka's tests, built (set by `librdkafka-groups`)")
+    parser.add_argument("--all", action="store_true", help="also those that the list expects not to pass")
+    parser.add_argument("--consumer", dest="protocol", action="store_const", const="consumer", default="classic")
+    parser.add_argument("numbers", nargs="*", metavar="NUMBER")
+    args = parser.parse_args()
+    if args.protocol == "consumer" and not args.numbers:
+        parser.error("the list is of the classic protocol: name the tests to run by the other one")
+    known = List(LIST)
+    numbers = args.numbers or [*known.passing, *(known.others if args.all else [])]
+    if args.numbers:
+        # Whoever names tests wants them to pass, whatever the list expects.
+        known.passing, known.others = args.numbers, {}
+    directory = Path(tempfile.mkdtemp(prefix="corduroy-librdkafka-"))
+    cluster, outcomes = Cluster(directory, OVERRIDES), {}
+    status = 1
+    try:
+        cluster.start()
+        # The first look for a coordinator creates __consumer_offsets: no test's patience is spent on that.
+        cluster.corduroy("group", "describe", "nobody", check=False)
+        cluster.wait_healthy()
+        for number in numbers:
+            began = time.monotonic()
+            outcomes[number] = run(args.suite, number, cluster.bootstrap, args.protocol, directory / f"{number}.log")
+            print(f"        {number} {outcomes[number]} ({time.monotonic() - began:.0f} s)", flush=True)
+        status = known.judge(outcomes)
+    finally:
+        cluster.stop()
+        if status == 0:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            print(f"logs: {directory}", flush=True)
+    sys.exit(status)
+
+
+main()
