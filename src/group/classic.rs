@@ -382,14 +382,27 @@ impl Coordinator {
             return match applied {
                 // What is left of the classic group says nothing about its successor.
                 Some((GroupKind::Consumer(_), _)) => None,
-                // The last member has left; the record that says so is still on its way.
-                Some((_, true)) => Some(Err(ErrorCode::CoordinatorLoadInProgress.into())),
+                // Nobody is left, even where the record that says so is still on its way: a commit
+                // takes it along (see `owed`).
                 _ if identity.generation < 0 => Some(Ok(())),
                 _ => Some(Err(ErrorCode::UnknownMemberId.into())),
             };
         }
         self.with_group(name, |group, moment, _| {
             group.check_commit(identity, moment.now)
+        })
+    }
+
+    /// The record of a group without members that its durable state still gives members: what is
+    /// written with it holds of the group as it is now, whatever becomes of the write before.
+    pub(super) fn owed(&self, name: &str) -> Option<GroupRecord> {
+        let value = self.running(name, |group| group.is_empty().then(|| group.value()))??;
+        let machine = self.partition.machine();
+        let state = machine.groups()?.get(name)?;
+        let owes = matches!(state.kind, GroupKind::Classic(_)) && state.has_members();
+        owes.then(|| GroupRecord::Classic {
+            group: name.to_owned(),
+            value: Some(value),
         })
     }
 

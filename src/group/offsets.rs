@@ -39,7 +39,8 @@ impl Coordinator {
         };
         let metadata_max = self.configs().offset_metadata_max;
         let Moment { now_ms, .. } = self.moment();
-        let mut records = Vec::with_capacity(request.offsets.len());
+        let mut records = Vec::with_capacity(request.offsets.len() + 1);
+        records.extend(self.owed(&group));
         for (answer, commit) in answers.iter_mut().zip(request.offsets) {
             let refused = commit.refused.or_else(|| {
                 let judged = judge_metadata(&commit.metadata, metadata_max);

@@ -161,8 +161,10 @@ async fn collect(
     deadline: Instant,
 ) -> (Answers, Vec<AnswerPermit>) {
     let alone = jobs.len() <= 1;
-    // Each shard gets its share, so that all of them together stay within the client's limit.
-    let bytes_max = bytes_max / jobs.len().max(1);
+    // Each shard gets its share, so that all of them together stay within the client's limit. A
+    // share of nothing would be answered at once and for ever with nothing (KIP-74: a batch that
+    // exceeds the limit is sent all the same).
+    let bytes_max = (bytes_max / jobs.len().max(1)).max(1);
     let mut answers = Answers::new();
     let mut memory = Vec::with_capacity(jobs.len());
     let mut hurries: BTreeMap<u16, oneshot::Sender<()>> = BTreeMap::new();

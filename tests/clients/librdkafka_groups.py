@@ -14,7 +14,7 @@ from cluster import Cluster
 from suite import List
 
 LIST = Path(__file__).with_name("librdkafka-groups.list")
-TEST_SECONDS = 400
+TEST_SECONDS = 900
 # As the suite expects its brokers: topics are created by name with four partitions.
 OVERRIDES = ["auto.create.topics.enable=true", "num.partitions=4", "group.initial.rebalance.delay.ms=300"]
 

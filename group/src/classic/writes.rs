@@ -242,7 +242,7 @@ impl ClassicGroup {
     }
 
     /// The group as its record shall have it.
-    fn value(&self) -> ClassicValue {
+    pub fn value(&self) -> ClassicValue {
         let protocol = self.protocol.as_deref().unwrap_or_default();
         ClassicValue {
             protocol_type: self.protocol_type.clone().unwrap_or_default(),

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use super::plan::{Agenda, Schedule, Step, Turn};
+use super::proof::{Proof, count};
 use super::shim::Writes;
 use super::{FaultKind, damage, network};
 use crate::chance::Chance;
@@ -48,21 +49,6 @@ enum Undo {
     Mend(u32),
     PowerOn(Vec<u32>),
     Clocks(Vec<u32>),
-}
-
-/// What shows that a fault has hit something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Proof {
-    /// It was seen to be done.
-    Done,
-    /// The network's layer has touched packets, chunks or connections.
-    Touched(u64),
-    /// The library has hit calls.
-    Calls,
-    /// The disk said that it is full, or the node itself says so.
-    Full,
-    /// A shifted clock was looked at.
-    Looks,
 }
 
 struct Active {
@@ -344,6 +330,13 @@ impl Injector {
                 // One that still starts may refuse to: nobody has been promised anything yet.
                 let serves = cluster.serves(one).await;
                 let done = break_disk(cluster, kind, one, chance)?;
+                if kind == FaultKind::ReadError {
+                    // What it serves it mostly has in memory; what it reads for certain is what it
+                    // starts from.
+                    cluster.kill(one).await?;
+                    cluster.start(one)?;
+                    cluster.node(one)?.tolerate_end();
+                }
                 if !serves {
                     cluster.node(one)?.tolerate_end();
                 }
@@ -592,22 +585,6 @@ fn proof_of(kind: FaultKind, undo: &Undo) -> Proof {
     }
 }
 
-/// What was counted so far. At most one fault of the disks is on at a time, and one of the clocks,
-/// so the nodes' numbers may be added up.
-fn count(cluster: &Cluster, proof: Proof) -> u64 {
-    let controls = cluster.nodes().iter();
-    let controls = controls.filter_map(|node| node.control.as_ref());
-    match proof {
-        Proof::Done => 0,
-        Proof::Touched(layer) => cluster.topology.links.touched(layer),
-        Proof::Calls => controls.map(super::shim::Control::hits).sum(),
-        Proof::Full => controls
-            .map(|control| control.hits() + control.full())
-            .sum(),
-        Proof::Looks => controls.map(super::shim::Control::wall_looks).sum(),
-    }
-}
-
 /// Those of them that have a process.
 fn running(cluster: &mut Cluster, ids: Vec<u32>) -> anyhow::Result<Vec<u32>> {
     cluster.notice_ends();
@@ -717,7 +694,7 @@ fn break_disk(
         }
         FaultKind::ReadError => {
             control.break_reads(permille)?;
-            let detail = format!("{permille} of 1000 reads fail with EIO");
+            let detail = format!("{permille} of 1000 reads fail with EIO, of a new process");
             (detail, Undo::MendAndReplace(target))
         }
         FaultKind::FlushFail => {

@@ -4,6 +4,7 @@ pub mod damage;
 pub mod inject;
 pub mod network;
 pub mod plan;
+pub mod proof;
 pub mod shim;
 
 use std::collections::BTreeSet;
