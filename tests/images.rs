@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -23,13 +24,14 @@ use corduroy_env::{
 use corduroy_protocol::messages::create_topics_request::CreatableTopic;
 use corduroy_protocol::messages::{CreateTopicsRequest, DeleteTopicsRequest, TopicName};
 use corduroy_protocol::{Request, StrBytes, encode_request};
-use corduroy_storage::SimDisk;
+use corduroy_storage::{Disk, SimDisk};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::Instant;
 
 const NODES: u16 = 3;
+const DATA_DIR: &str = "/data";
 const PUSHED_MAX: Duration = Duration::from_millis(100);
 /// Simulated time is free.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -147,7 +149,7 @@ fn config(node: u16) -> NodeConfig {
     let seeds: Vec<String> = (1..=NODES).map(|n| address(n, 33145).to_string()).collect();
     let flags = [
         ("node.id", node.to_string()),
-        ("data.dir", "/data".to_owned()),
+        ("data.dir", DATA_DIR.to_owned()),
         ("listen", address(node, 9092).to_string()),
         ("rpc.listen", address(node, 33145).to_string()),
         ("seeds", seeds.join(",")),
@@ -228,6 +230,8 @@ async fn boot(pipes: &Pipes) -> (Vec<LocalNode>, Vec<LocalServing>) {
         let node = LocalNode::new();
         nodes.push(node.clone());
         let disk = Arc::new(SimDisk::new());
+        let made = disk.create_dir_all(Path::new(DATA_DIR));
+        made.expect("a directory on a fresh disk");
         booting.push(async move { node.boot(env, config(id), disk).await });
     }
     let booted = futures::future::join_all(booting).await;

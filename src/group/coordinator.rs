@@ -45,6 +45,7 @@ pub struct Coordinator {
     next_office: Cell<u64>,
     pub(super) waiters: Waiters,
     wake: Rc<Notify>,
+    stopping: Cell<bool>,
     refreshing: Cell<bool>,
     expiring: Cell<bool>,
     expiry_looked_at: Cell<Now>,
@@ -81,6 +82,7 @@ impl Coordinator {
             next_office: Cell::new(0),
             waiters: Waiters::default(),
             wake: Rc::new(Notify::new()),
+            stopping: Cell::new(false),
             refreshing: Cell::new(false),
             expiring: Cell::new(false),
             expiry_looked_at: Cell::new(Now::ZERO),
@@ -129,6 +131,12 @@ impl Coordinator {
             }
         }
         // The node stops, or the replica goes elsewhere.
+        self.abdicate(ErrorCode::CoordinatorNotAvailable);
+    }
+
+    /// The node stops: whoever waits is told so while there are still connections to tell it on.
+    pub fn stop(&self) {
+        self.stopping.set(true);
         self.abdicate(ErrorCode::CoordinatorNotAvailable);
     }
 
@@ -191,6 +199,9 @@ impl Coordinator {
     /// The term in which this coordinator acts. Takes office where the partition has come to lead,
     /// and lays it down where it leads no more.
     pub(super) fn serving(&self) -> Result<Term, ErrorCode> {
+        if self.stopping.get() {
+            return Err(ErrorCode::CoordinatorNotAvailable);
+        }
         let serving = self.partition.serving_term();
         let held = self.reign.borrow().as_ref().map(Reign::term);
         match serving {

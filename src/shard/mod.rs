@@ -207,7 +207,7 @@ impl Shard {
     }
 
     /// All coordinators of this shard.
-    fn live_coordinators(&self) -> impl Iterator<Item = Rc<Coordinator>> + use<> {
+    pub(super) fn live_coordinators(&self) -> impl Iterator<Item = Rc<Coordinator>> + use<> {
         let coordinators: Vec<_> = self.coordinators.borrow().values().cloned().collect();
         coordinators.into_iter().filter_map(|weak| weak.upgrade())
     }

@@ -261,6 +261,9 @@ impl Shard {
                 .map(|group| self.move_leadership(group, None)),
         )
         .await;
+        for coordinator in self.live_coordinators() {
+            coordinator.stop();
+        }
     }
 
     /// Moves one leadership to `to`, or to whoever is furthest; says so where it stays. Returns
