@@ -546,6 +546,33 @@ fn join_consumer(
 }
 
 #[test]
+fn newcomers_of_the_consumer_protocol_count_as_groups() {
+    let _alone = alone();
+    let (cluster, mut wire) = one_node(&["a"]);
+    cluster.configure(&[("group.coordinator.max.groups", "1")]);
+    // An image that has this topic has the limit too.
+    cluster.create_topic("later", 1, &[]);
+    // Fifty coordinators: names of one of them.
+    let of = |name: &str| corduroy_group::partition_of_group(name, 50);
+    let names = (0..).map(|n| format!("g{n}"));
+    let same: Vec<String> = names.filter(|name| of(name) == of("a")).take(1).collect();
+    let join = |wire: &mut Wire, group: &str| {
+        let request = newcomer(group).with_subscribed_topic_names(Some(vec![topic_name(TOPIC)]));
+        code(answer!(wire, 1, ConsumerGroupHeartbeat, request).error_code)
+    };
+    assert_eq!(join(&mut wire, "a"), ErrorCode::None);
+    assert_eq!(
+        join(&mut wire, &same[0]),
+        ErrorCode::CoordinatorLoadInProgress
+    );
+    assert_eq!(
+        join(&mut wire, "a"),
+        ErrorCode::None,
+        "a group that is there"
+    );
+}
+
+#[test]
 fn members_of_the_consumer_protocol_are_told_what_is_wrong() {
     let _alone = alone();
     let (_cluster, mut wire) = one_node(&["modern", ""]);

@@ -165,6 +165,9 @@ fn go_to_sleep(core: &Rc<Core>) {
     let core = core.clone();
     let env = core.env.clone();
     env.spawn_local(async move {
+        // A beat says that the leader is awake. One that still waited for others would follow the
+        // question and wake whoever has just fallen asleep.
+        let _hurry = core.hurry_beats();
         let followers = living_followers(&core);
         let asks = followers.iter().map(|(id, node)| {
             let route = Route::new(core.group, core.id, *id);

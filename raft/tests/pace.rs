@@ -132,3 +132,35 @@ fn beats_of_all_groups_share_a_few_frames() {
         }
     });
 }
+
+/// A beat says that the leader is awake. One that waits for others must not come behind the leader's
+/// order to sleep, whenever in an interval that is given: a follower that it woke would look for a
+/// leader that sleeps.
+#[test]
+fn no_beat_wakes_a_follower_that_was_just_told_to_sleep() {
+    const PHASES: u32 = 10;
+    run_paused(async {
+        let config = RaftConfig::default();
+        let (beat, idle) = (config.heartbeat, config.hibernate_after);
+        let mut cluster = Cluster::simulated(3, config);
+        cluster.lead_all().await;
+        let all = |cluster: &Cluster| (1..=3).all(|id| cluster.replica(id).is_asleep());
+        for phase in 0..PHASES {
+            tokio::time::sleep(beat / PHASES * phase).await;
+            cluster.commit(&["a"]).await;
+            let committed = Instant::now();
+            while !all(&cluster) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                assert!(
+                    committed.elapsed() < idle * 2,
+                    "phase {phase}: it does not sleep"
+                );
+            }
+            // Longer than a follower would wait for a leader that it misses.
+            for _ in 0..350 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                assert!(all(&cluster), "phase {phase}: somebody was woken");
+            }
+        }
+    });
+}

@@ -376,12 +376,16 @@ impl Coordinator {
     ) -> Option<Result<(), GroupError>> {
         let is_empty = self.running(name, ClassicGroup::is_empty)?;
         if is_empty {
+            let is_writing = self.running(name, ClassicGroup::is_writing)?;
             let machine = self.partition.machine();
             let state = machine.groups().and_then(|table| table.get(name));
-            let applied = state.map(|state| (&state.kind, state.has_members()));
-            return match applied {
+            return match state.map(|state| &state.kind) {
+                // Which of the two it will be is on its way.
+                Some(GroupKind::Consumer(_)) if is_writing => {
+                    Some(Err(ErrorCode::CoordinatorLoadInProgress.into()))
+                }
                 // What is left of the classic group says nothing about its successor.
-                Some((GroupKind::Consumer(_), _)) => None,
+                Some(GroupKind::Consumer(_)) => None,
                 // Nobody is left, even where the record that says so is still on its way: a commit
                 // takes it along (see `owed`).
                 _ if identity.generation < 0 => Some(Ok(())),
@@ -393,13 +397,22 @@ impl Coordinator {
         })
     }
 
-    /// The record of a group without members that its durable state still gives members: what is
-    /// written with it holds of the group as it is now, whatever becomes of the write before.
+    /// The record of a group without members that its durable state gives members, or will give
+    /// them when what is on its way is applied: what is written with it holds of the group as it is
+    /// now, whatever becomes of the writes before.
     pub(super) fn owed(&self, name: &str) -> Option<GroupRecord> {
-        let value = self.running(name, |group| group.is_empty().then(|| group.value()))??;
+        let (is_writing, value) = self.running(name, |group| {
+            group
+                .is_empty()
+                .then(|| (group.is_writing(), group.value()))
+        })??;
         let machine = self.partition.machine();
-        let state = machine.groups()?.get(name)?;
-        let owes = matches!(state.kind, GroupKind::Classic(_)) && state.has_members();
+        let state = machine.groups().and_then(|table| table.get(name));
+        let owes = match state.map(|state| (&state.kind, state.has_members())) {
+            Some((GroupKind::Consumer(_), _)) => false,
+            Some((GroupKind::Classic(_), true)) => true,
+            _ => is_writing,
+        };
         owes.then(|| GroupRecord::Classic {
             group: name.to_owned(),
             value: Some(value),

@@ -176,6 +176,10 @@ impl Coordinator {
             let _gone = reply.send(Err(code.into()));
             return;
         }
+        if request.member_epoch == 0 && !self.has_room(&name) {
+            let _gone = reply.send(Err(self.too_many_groups()));
+            return;
+        }
         self.hand_in(name, Task::Heartbeat(Box::new(request), reply));
     }
 

@@ -18,6 +18,9 @@ use super::expiry::Joining;
 /// their epoch before is a generation.
 const MEMBER_EPOCH_SINCE: i16 = 9;
 
+/// Bytes of names and metadata of one commit.
+const COMMIT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 impl Coordinator {
     pub(super) fn commit(
         self: &Rc<Self>,
@@ -37,6 +40,16 @@ impl Coordinator {
                 return;
             }
         };
+        // Before anything is built: every record carries the group's name.
+        let bytes = request
+            .offsets
+            .iter()
+            .map(|commit| group.len() + commit.partition.topic.len() + commit.metadata.len());
+        if bytes.sum::<usize>() > COMMIT_BYTES_MAX {
+            answers.fill(ErrorCode::OffsetMetadataTooLarge);
+            let _gone = reply.send(answers);
+            return;
+        }
         let metadata_max = self.configs().offset_metadata_max;
         let Moment { now_ms, .. } = self.moment();
         let mut records = Vec::with_capacity(request.offsets.len() + 1);

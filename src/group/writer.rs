@@ -20,13 +20,21 @@ const BATCHES_UNDER_WAY_MAX: usize = 4;
 /// Bytes of keys and values at which a batch is full; one decision's records are never split.
 const BATCH_BYTES: usize = 512 * 1024;
 
+/// Bytes of keys and values of one decision: well below what a frame between nodes holds, since a
+/// batch that followers cannot be sent stops its partition for good.
+const DECISION_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// Bytes of keys and values that wait; beyond it clients are asked to try again.
 const WAITING_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// The outcome of one decision's records.
 pub(super) type Written = Result<(), ErrorCode>;
 
+/// Who waits for a decision's outcome, and where it stood.
+type Done = (Place, oneshot::Sender<Written>);
+
 struct Waiting {
+    place: Place,
     group: String,
     records: Vec<(Bytes, Option<Bytes>)>,
     bytes: usize,
@@ -42,7 +50,8 @@ pub(super) struct Writer {
     waiting_bytes: Cell<usize>,
     under_way: Cell<usize>,
     held: Cell<bool>,
-    /// Decisions taken in, and decisions answered.
+    /// Decisions taken in, and decisions answered; those by [`Writer::write_alone`] are in neither:
+    /// they overtake what waits.
     taken: Cell<u64>,
     answered: Cell<u64>,
     changed: Notify,
@@ -165,13 +174,19 @@ impl Writer {
             .iter()
             .map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len))
             .sum();
+        if bytes > DECISION_BYTES_MAX {
+            return Err(ErrorCode::RecordListTooLarge);
+        }
         let total = self.waiting_bytes.get() + bytes;
         if total > WAITING_BYTES_MAX && self.waiting_bytes.get() > 0 {
             return Err(ErrorCode::CoordinatorLoadInProgress);
         }
         self.waiting_bytes.set(total);
-        self.taken.set(self.taken.get() + 1);
+        if place == Place::Last {
+            self.taken.set(self.taken.get() + 1);
+        }
         let waiting = Waiting {
+            place,
             group,
             records,
             bytes,
@@ -216,9 +231,11 @@ impl Writer {
         }
     }
 
-    fn answer(&self, done: Vec<oneshot::Sender<Written>>, result: Written) {
-        self.answered.set(self.answered.get() + done.len() as u64);
-        for done in done {
+    fn answer(&self, done: Vec<Done>, result: Written) {
+        let counted = done.iter().filter(|(place, _)| *place == Place::Last);
+        self.answered
+            .set(self.answered.get() + counted.count() as u64);
+        for (_, done) in done {
             // A client that has gone away needs no answer.
             let _gone = done.send(result);
         }
@@ -227,7 +244,7 @@ impl Writer {
 
     /// The next batch in order: decisions of one term, up to [`BATCH_BYTES`]. No batch: the records
     /// do not fit into one.
-    fn next_batch(&self) -> Option<(Term, Option<Batch>, Vec<oneshot::Sender<Written>>)> {
+    fn next_batch(&self) -> Option<(Term, Option<Batch>, Vec<Done>)> {
         let mut waiting = self.waiting.borrow_mut();
         let term = waiting.front()?.term;
         let mut builder = BatchBuilder::new(BuilderOptions::default());
@@ -243,7 +260,7 @@ impl Writer {
             self.waiting_bytes
                 .set(self.waiting_bytes.get().saturating_sub(next.bytes));
             bytes += next.bytes;
-            done.push(next.done);
+            done.push((next.place, next.done));
             for (key, value) in &next.records {
                 fits &= builder
                     .push(now_ms, Some(key), value.as_deref(), &[])
@@ -255,6 +272,7 @@ impl Writer {
 }
 
 /// Where records go among those that wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     First,
     Last,

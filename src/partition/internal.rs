@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use corduroy_record::{Batch, Term};
 
-use super::produce::{ProduceTicket, ready};
-use super::{Acks, Partition, ProduceSpec};
+use super::produce::{ProduceTicket, Produced, ready};
+use super::{Acks, Partition};
 
-/// Longer than any leadership without a majority lasts: what ends the wait is the batch's fate.
-const FATE_WAIT_MAX: Duration = Duration::from_hours(24);
+/// How long a batch that is applied may wait for more copies than a majority, where
+/// `min.insync.replicas` asks for them.
+const COPIES_WAIT_MAX: Duration = Duration::from_secs(5);
 
 impl Partition {
     /// The term in which this replica leads and may serve; `None` where it does not lead (or not
@@ -29,7 +30,7 @@ impl Partition {
     /// before this returns; a replica that does not lead in `term` any more refuses.
     ///
     /// The answer comes when the batch's fate is known, and not before: it is applied, or this
-    /// replica's leadership of `term` is over.
+    /// replica's leadership of `term` is over. (NOT_ENOUGH_REPLICAS_AFTER_APPEND: it is applied.)
     pub fn append_in_term(self: &Rc<Self>, batch: Batch, term: Term) -> ProduceTicket {
         let view = self.replica.view();
         if !matches!(self.leading(&view), Ok(true)) || view.term != term {
@@ -39,11 +40,17 @@ impl Partition {
             return ready(Err(error));
         }
         self.in_flight.borrow_mut().enter(term);
-        let spec = ProduceSpec {
-            batch,
-            acks: Acks::All,
-            deadline: self.env.now() + FATE_WAIT_MAX,
-        };
-        self.append(term, None, spec, -1)
+        let pending = self.propose(term, None, batch);
+        let partition = self.clone();
+        Box::pin(async move {
+            let head = partition.wait_for(&pending, Acks::All).await?;
+            let copies_by = partition.env.now() + COPIES_WAIT_MAX;
+            partition.wait_for_copies(head.index, copies_by).await?;
+            Ok(Produced {
+                base_offset: head.base_offset,
+                log_append_time_ms: -1,
+                log_start: partition.machine.borrow().log_start(),
+            })
+        })
     }
 }

@@ -290,7 +290,7 @@ impl Partition {
         })
     }
 
-    pub(super) fn append(
+    fn append(
         self: &Rc<Self>,
         term: Term,
         identity: Option<BatchIdentity>,
@@ -309,6 +309,27 @@ impl Partition {
             end
         });
         trace!(target: WALK, room = 4, partition = %self.name, %group, %epoch, "a batch is admitted");
+        let pending = self.propose(term, identity, batch);
+        let ticket = self.answer(pending, acks, deadline, log_append_time_ms);
+        let Some(base_offset) = early else {
+            return ticket;
+        };
+        Box::pin(async move {
+            let produced = ticket.await?;
+            Ok(Produced {
+                base_offset,
+                ..produced
+            })
+        })
+    }
+
+    /// Hands a batch to the log. Its place in the order is fixed when this returns.
+    pub(super) fn propose(
+        self: &Rc<Self>,
+        term: Term,
+        identity: Option<BatchIdentity>,
+        batch: Batch,
+    ) -> Rc<Pending> {
         let pending = Pending::new(identity, batch.size_bytes());
         self.in_flight.borrow_mut().insert(term, &pending);
         let partition = self.clone();
@@ -326,17 +347,7 @@ impl Partition {
             term,
         };
         self.replica.propose(proposal, Box::new(observer));
-        let ticket = self.answer(pending, acks, deadline, log_append_time_ms);
-        let Some(base_offset) = early else {
-            return ticket;
-        };
-        Box::pin(async move {
-            let produced = ticket.await?;
-            Ok(Produced {
-                base_offset,
-                ..produced
-            })
-        })
+        pending
     }
 
     fn answer(
@@ -375,7 +386,11 @@ impl Partition {
         })
     }
 
-    async fn wait_for(&self, pending: &Pending, acks: Acks) -> Result<EntryHead, PartitionError> {
+    pub(super) async fn wait_for(
+        &self,
+        pending: &Pending,
+        acks: Acks,
+    ) -> Result<EntryHead, PartitionError> {
         let fate = match acks {
             Acks::None | Acks::Leader => match pending.appended().await {
                 Ok(head) => return Ok(head),
@@ -406,7 +421,7 @@ impl Partition {
     }
 
     /// Commit means a majority; `min.insync.replicas` may ask for more.
-    async fn wait_for_copies(
+    pub(super) async fn wait_for_copies(
         &self,
         index: LogIndex,
         deadline: Instant,

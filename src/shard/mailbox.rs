@@ -149,6 +149,8 @@ pub enum ShardMessage {
     Drain(oneshot::Sender<()>),
     /// Tell whether the disk takes what clients send.
     HasRoom(oneshot::Sender<bool>),
+    /// The high watermarks of those partitions that this shard leads, in order.
+    LedMarks(Vec<GroupId>, oneshot::Sender<Vec<Option<Offset>>>),
     /// Shard 0: ask which other nodes have room on their disks.
     OthersWithRoom(oneshot::Sender<Vec<NodeId>>),
     /// Tell how things are.

@@ -6,15 +6,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use corduroy_record::{GroupId, LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId};
+use corduroy_record::{GroupId, NodeId, Offset, PartitionIndex, TopicId};
 use futures::future::join_all;
 use tokio::sync::oneshot;
 use tracing::debug;
 
 use crate::node::SERVICE_MARKS;
-use crate::partition::{Isolation, OffsetTarget};
 
-use super::{OffsetQuestion, Shard, ShardMessage};
+use super::{Shard, ShardMessage};
 
 /// How long whoever asks waits for a node's answer: nobody who scrapes metrics waits long.
 const ANSWER_WAIT: Duration = Duration::from_millis(500);
@@ -82,24 +81,31 @@ impl Shard {
         answer.freeze()
     }
 
+    /// High watermarks of partitions that this shard leads, in order. Asked without a read barrier:
+    /// it is for metrics, and a barrier would wake every group that sleeps.
+    pub(super) fn led_marks(&self, groups: &[GroupId]) -> Vec<Option<Offset>> {
+        let mark = |group: &GroupId| {
+            let partition = self.partition(*group)?;
+            partition
+                .is_leader()
+                .then(|| partition.watermarks().high_watermark)
+        };
+        groups.iter().map(mark).collect()
+    }
+
     /// High watermarks of partitions that this node leads, in order; [`UNKNOWN`] for the others.
     async fn own_marks(&self, groups: &[GroupId]) -> Vec<Offset> {
-        let mut jobs: BTreeMap<u16, (Vec<usize>, Vec<OffsetQuestion>)> = BTreeMap::new();
+        let mut jobs: BTreeMap<u16, (Vec<usize>, Vec<GroupId>)> = BTreeMap::new();
         for (place, group) in groups.iter().enumerate() {
             let job = jobs.entry(self.owner(*group)).or_default();
             job.0.push(place);
-            job.1.push(OffsetQuestion {
-                group: *group,
-                target: OffsetTarget::Latest,
-                epoch: LeaderEpoch::NONE,
-                isolation: Isolation::ReadUncommitted,
-            });
+            job.1.push(*group);
         }
         let asked = jobs
             .into_iter()
-            .map(|(owner, (places, questions))| async move {
+            .map(|(owner, (places, groups))| async move {
                 let (reply, answer) = oneshot::channel();
-                let message = ShardMessage::Offsets(questions, reply);
+                let message = ShardMessage::LedMarks(groups, reply);
                 let handle = self.handles().get(usize::from(owner));
                 let sent = match handle {
                     Some(handle) => handle.send(message).await.is_ok(),
@@ -114,8 +120,8 @@ impl Shard {
         let mut marks = vec![Offset::new(UNKNOWN); groups.len()];
         for (places, found) in join_all(asked).await {
             for (place, found) in places.into_iter().zip(found) {
-                if let (Some(mark), Ok(found)) = (marks.get_mut(place), found) {
-                    *mark = found.offset;
+                if let (Some(mark), Some(found)) = (marks.get_mut(place), found) {
+                    *mark = found;
                 }
             }
         }
@@ -126,6 +132,9 @@ impl Shard {
 /// Partitions of a question, with its service byte in front. `None`: it is none.
 fn read_question(request: &[u8]) -> Option<Vec<GroupId>> {
     let (_, body) = request.split_first()?;
+    if body.len() > PARTITIONS_MAX * QUESTION_BYTES {
+        return None;
+    }
     let groups = body.chunks(QUESTION_BYTES).map(|entry| {
         let (topic, partition) = entry.split_first_chunk::<16>()?;
         Some(GroupId {

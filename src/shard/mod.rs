@@ -313,6 +313,9 @@ impl Shard {
                 let shard = self.clone();
                 self.answer_later(async move { shard.drain().await }, reply);
             }
+            ShardMessage::LedMarks(groups, reply) => {
+                let _gone = reply.send(self.led_marks(&groups));
+            }
             ShardMessage::HasRoom(reply) => {
                 let _gone = reply.send(self.has_room());
             }

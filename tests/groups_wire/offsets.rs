@@ -295,3 +295,34 @@ fn offsets_of_what_does_not_exist_are_not_deleted() {
         (ErrorCode::GroupIdNotFound, vec![])
     );
 }
+
+/// Each committed offset carries its group's name. A commit that would be too much for a frame between
+/// nodes would stop its coordinator for good.
+#[test]
+fn a_commit_that_no_frame_could_hold_is_refused() {
+    let _alone = alone();
+    let long = "g".repeat(4096);
+    let (_cluster, mut wire) = one_node(&[long.as_str()]);
+    let offsets = |count: i64| -> Vec<(i32, i64)> { (0..count).map(|n| (0, n)).collect() };
+    assert_eq!(
+        commit(&mut wire, 7, (&"g".repeat(4097), "", -1), &offsets(1)),
+        [ErrorCode::InvalidGroupId]
+    );
+    assert_eq!(
+        commit(&mut wire, 7, (&long, "", -1), &offsets(4096)),
+        vec![ErrorCode::OffsetMetadataTooLarge; 4096],
+        "16 MiB of names alone"
+    );
+    assert_eq!(
+        commit(&mut wire, 7, (&long, "", -1), &offsets(100)),
+        [ErrorCode::None; 100]
+    );
+    let many: Vec<i32> = vec![0; 256 * 1024 + 1];
+    let asked = batched(&[(&long, Some(&many))], false);
+    let answer = answer!(wire, 8, OffsetFetch, asked);
+    assert_eq!(code(answer.groups[0].error_code), ErrorCode::InvalidRequest);
+    let asked = batched(&[(&long, Some(&[0]))], false);
+    let answer = answer!(wire, 8, OffsetFetch, asked);
+    let partition = &answer.groups[0].topics[0].partitions[0];
+    assert_eq!(partition.committed_offset, 99);
+}

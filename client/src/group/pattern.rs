@@ -18,7 +18,8 @@ impl Pattern {
     /// # Errors
     /// Config: this is no regular expression.
     pub(super) fn new(source: &str) -> Result<Pattern, Error> {
-        let whole = Regex::new(&format!(r"\A(?:{source})\z"));
+        // By itself first: what closes our group and opens another is no expression.
+        let whole = Regex::new(source).and_then(|_| Regex::new(&format!(r"\A(?:{source})\z")));
         let whole = whole.map_err(|error| {
             Error::config(format!("cannot read the pattern `{source}`")).with_source(error)
         })?;

@@ -230,9 +230,13 @@ fn partition_of(ctx: &KafkaContext, group: &str) -> Option<GroupId> {
     })
 }
 
+/// Bytes of a group's name: each of its committed offsets carries it.
+const GROUP_ID_BYTES_MAX: usize = 4096;
+
 /// Asks a group's coordinator, on whichever shard of this node it is.
 ///
 /// # Errors
+/// INVALID_GROUP_ID where the name is longer than [`GROUP_ID_BYTES_MAX`];
 /// NOT_COORDINATOR where it is not on this node; COORDINATOR_NOT_AVAILABLE where what has to be
 /// written first takes too long (it may still be written).
 pub(super) async fn ask<T>(
@@ -240,6 +244,9 @@ pub(super) async fn ask<T>(
     group: &str,
     call: impl FnOnce(Reply<T>) -> GroupCall,
 ) -> Result<T, ErrorCode> {
+    if group.len() > GROUP_ID_BYTES_MAX {
+        return Err(ErrorCode::InvalidGroupId);
+    }
     let place = partition_of(ctx, group).ok_or(ErrorCode::NotCoordinator)?;
     ask_partition(ctx, place, call).await
 }

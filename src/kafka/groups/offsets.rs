@@ -200,6 +200,9 @@ async fn commit_offsets(
     OffsetCommitResponse::default().with_topics(topics.collect())
 }
 
+/// Partitions that one request may name: four bytes on the wire become a topic's name each.
+const PARTITIONS_ASKED_MAX: usize = 256 * 1024;
+
 /// One group of an OffsetFetch, in any layout.
 struct Asked {
     group: GroupId,
@@ -279,13 +282,26 @@ pub async fn offset_fetch_by_id(
     fetch_all(ctx, header, groups.collect()).await
 }
 
+impl Asked {
+    /// How many partitions it names.
+    fn partitions(&self) -> usize {
+        let topics = self.topics.iter().flatten();
+        topics.map(|(_, partitions)| partitions.len()).sum()
+    }
+}
+
 /// From version 8 on: several groups, an error for each.
 async fn fetch_all(
     ctx: &KafkaContext,
     header: &RequestHeader,
     asked: Vec<Asked>,
 ) -> OffsetFetchResponse {
-    let answers = join_all(asked.iter().map(|asked| fetch_one(ctx, header, asked))).await;
+    let answers = match asked.iter().map(Asked::partitions).sum::<usize>() {
+        0..=PARTITIONS_ASKED_MAX => {
+            join_all(asked.iter().map(|asked| fetch_one(ctx, header, asked))).await
+        }
+        _ => vec![Err(ErrorCode::InvalidRequest); asked.len()],
+    };
     let groups = asked.into_iter().zip(answers).map(|(asked, answer)| {
         let row = fetched::OffsetFetchResponseGroup::default().with_group_id(asked.group.clone());
         match answer {
@@ -319,6 +335,9 @@ async fn fetch_one(
     header: &RequestHeader,
     asked: &Asked,
 ) -> Result<Vec<CommittedOffset>, ErrorCode> {
+    if asked.partitions() > PARTITIONS_ASKED_MAX {
+        return Err(ErrorCode::InvalidRequest);
+    }
     let partitions = asked.topics.as_ref().map(|topics| {
         let known = topics
             .iter()
