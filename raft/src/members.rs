@@ -40,11 +40,19 @@ pub(crate) async fn change_members(
             add_learner(&raft, *id, *node).await?;
         }
     }
-    for (id, _) in &target {
-        if *id != core.id {
-            catch_up(core, *id, deadline).await?;
-        }
-    }
+    // Who votes already may be down or far behind: whoever waited for all of them would let nobody
+    // else in or out meanwhile. A majority is waited for, as nothing commits without it.
+    let voted: BTreeSet<ReplicaId> = core
+        .members()
+        .iter()
+        .filter(|(_, _, voter)| *voter)
+        .map(|(id, _, _)| *id)
+        .collect();
+    let ids = || target.iter().map(|(id, _)| *id);
+    let newcomers: Vec<ReplicaId> = ids().filter(|id| !voted.contains(id)).collect();
+    catch_up(core, &newcomers, newcomers.len(), deadline).await?;
+    let all: Vec<ReplicaId> = ids().collect();
+    catch_up(core, &all, all.len() / 2 + 1, deadline).await?;
     if !target.iter().any(|(id, _)| *id == core.id) {
         return hand_over(replica, core, &raft, &target).await;
     }
@@ -130,8 +138,13 @@ async fn change(
         .map_err(|error| RaftError::Members(error.to_string()))
 }
 
-/// Waits until `id` durably holds nearly all of the log.
-async fn catch_up(core: &Rc<Core>, id: ReplicaId, deadline: Instant) -> Result<(), RaftError> {
+/// Waits until so many of these replicas durably hold nearly all of the log; the leader does.
+async fn catch_up(
+    core: &Rc<Core>,
+    replicas: &[ReplicaId],
+    wanted: usize,
+    deadline: Instant,
+) -> Result<(), RaftError> {
     loop {
         let changed = core.progress.changed();
         if !core.is_leader() {
@@ -140,11 +153,11 @@ async fn catch_up(core: &Rc<Core>, id: ReplicaId, deadline: Instant) -> Result<(
             });
         }
         let end = core.last().map_or(0, LogIndex::get);
-        let near = core
-            .progress
-            .matched(id.get())
-            .is_some_and(|matched| matched.get() + CATCH_UP_ENTRIES >= end);
-        if near {
+        let is_near = |id: &&ReplicaId| {
+            let matched = core.progress.matched(id.get());
+            **id == core.id || matched.is_some_and(|at| at.get() + CATCH_UP_ENTRIES >= end)
+        };
+        if replicas.iter().filter(is_near).count() >= wanted {
             return Ok(());
         }
         if tokio::time::timeout_at(deadline, changed).await.is_err() {

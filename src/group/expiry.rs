@@ -6,7 +6,7 @@
 //! does: while its members or its state are changing, nothing of it goes, and while anything of it
 //! waits, its own record stays ([`OnItsWay`]).
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use corduroy_group::classic::{ClassicGroup, ClassicState};
@@ -163,10 +163,14 @@ impl Coordinator {
 
     /// Tombstones of offsets that were committed before their topic's end was seen, at most `most`.
     fn offsets_of_the_dead(&self, gone: &Gone, most: usize) -> Vec<GroupRecord> {
+        let mut seen: HashMap<&str, i64> = HashMap::new();
+        for (topic, ms) in gone {
+            let last = seen.entry(topic).or_insert(*ms);
+            *last = (*last).max(*ms);
+        }
         let is_dead = |partition: &TopicPartition, value: &OffsetValue| {
-            gone.iter().any(|(topic, seen_ms)| {
-                partition.topic == *topic && value.commit_timestamp_ms <= *seen_ms
-            })
+            let seen_ms = seen.get(&*partition.topic);
+            seen_ms.is_some_and(|seen_ms| value.commit_timestamp_ms <= *seen_ms)
         };
         let machine = self.partition.machine();
         let groups = machine

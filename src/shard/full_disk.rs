@@ -2,6 +2,7 @@
 //! node's disk, it shall lead instead: clients go on, and the full node follows until it has room.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use corduroy_raft::Role;
 use corduroy_record::{GroupId, NodeId};
@@ -15,6 +16,10 @@ use tracing::info;
 use crate::node::room;
 
 use super::{Shard, ShardMessage};
+
+/// How long what could not move stays before it is tried again: each try is a line in the log for
+/// each partition.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 /// Leaderships that move away at the same time.
 const MOVING_MAX: usize = 32;
@@ -48,7 +53,8 @@ impl Shard {
         join_all(asked).await.into_iter().flatten().collect()
     }
 
-    /// Moves what this shard leads to where there is room, once. Nothing moves where every replica
+    /// Moves what this shard leads to where there is room; comes back when that may be looked at
+    /// again. Nothing moves where every replica
     /// in sync is on a full disk: produce is refused by name, and reads are served.
     pub(super) async fn leave_full_disk(self: Rc<Self>) {
         let roomy = self.ask_who_has_room().await;
@@ -78,6 +84,9 @@ impl Shard {
             moved,
             wanted, "the disk is full: others with room lead instead"
         );
+        if moved < wanted {
+            self.env().sleep(TRY_AGAIN).await;
+        }
     }
 
     async fn ask_who_has_room(&self) -> Vec<NodeId> {

@@ -10,7 +10,10 @@ use anyhow::Context;
 use crate::chance::Chance;
 
 /// The parts of a data directory that hold what a node has to tell from rubbish.
-const PARTS: [&str; 4] = ["partitions", "journal", "controller", "registry"];
+///
+/// Registrations (`registry/`) are not among them: a node has no way back yet from damage there, but
+/// to be replaced by a fresh one. The same holds for the controller's state and snapshot.
+const PARTS: [&str; 3] = ["partitions", "journal", "controller"];
 /// Bytes flipped in one go, at most.
 const FLIPS_MAX: u64 = 4;
 
@@ -26,7 +29,7 @@ pub struct Flip {
 }
 
 /// Flips bits in a few bytes of a node's files, all of one kind: segments, indices, states (with the
-/// votes in them), snapshots, tables, journals, registrations; the controller's own are kinds for
+/// votes in them), snapshots, tables, journals; the controller's segments and indices are kinds for
 /// themselves. The kind that was damaged least often so far comes first, so that the few small ones
 /// get their share. Returns the kind and what was done; nothing if there is nothing to damage.
 ///
@@ -121,7 +124,6 @@ fn kind(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_string_lossy();
     let part = path.components().next()?.as_os_str();
     let what = match path.extension().map(|ending| ending.to_string_lossy()) {
-        _ if part == "registry" => "registration",
         Some(ending) => match &*ending {
             "log" => "segment",
             "index" => "index",
@@ -136,10 +138,11 @@ fn kind(path: &Path) -> Option<String> {
             _ => return None,
         },
     };
-    Some(match part == "controller" {
-        true => format!("controller's {what}"),
-        false => what.to_owned(),
-    })
+    match (&*part.to_string_lossy(), what) {
+        ("controller", "segment" | "index") => Some(format!("controller's {what}")),
+        ("controller", _) => None,
+        _ => Some(what.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -155,12 +158,14 @@ mod tests {
         for name in ["0000-1.log", "state"] {
             fs::write(partition.join(name), &before).expect("written");
         }
-        let others = [
-            "controller/snapshot",
+        let others = ["controller/0000-1.log", "journal/0/0001.journal"];
+        let untouched = [
+            "journal/0/reserve",
+            "node.id",
             "registry/id-0",
-            "journal/0/0001.journal",
+            "controller/state",
         ];
-        for name in others.iter().chain(&["journal/0/reserve", "node.id"]) {
+        for name in others.iter().chain(&untouched) {
             let path = dir.path().join(name);
             fs::create_dir_all(path.parent().expect("in the directory")).expect("made");
             fs::write(path, &before).expect("written");
@@ -178,14 +183,8 @@ mod tests {
                 fs::write(&path, &bytes).expect("written");
             }
         }
-        let expected = [
-            "controller's snapshot",
-            "journal",
-            "registration",
-            "segment",
-            "state",
-        ];
-        let expected = expected.map(|kind| (kind.to_owned(), 4));
+        let expected = ["controller's segment", "journal", "segment", "state"];
+        let expected = expected.map(|kind| (kind.to_owned(), 5));
         assert_eq!(times, BTreeMap::from(expected), "each has its share");
         for name in ["0000-1.log", "state"] {
             let bytes = fs::read(partition.join(name)).expect("read");
@@ -194,7 +193,7 @@ mod tests {
                 "undone flip by flip, nothing else has changed"
             );
         }
-        for name in others.iter().chain(&["journal/0/reserve", "node.id"]) {
+        for name in others.iter().chain(&untouched) {
             assert_eq!(fs::read(dir.path().join(name)).expect("read"), before);
         }
     }

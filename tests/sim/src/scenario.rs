@@ -308,7 +308,9 @@ fn agree(world: &World) -> bool {
         placed.filter_map(|(group, partition)| {
             let replicas = partition.replicas.iter();
             let there: Vec<Host> = replicas.filter_map(|(_, node)| here(node)).collect();
-            let is_lost = 2 * there.len() <= partition.replicas.len();
+            // Damage may have taken what the one that has left took with it.
+            let whole = there.iter().filter(|host| seen.rotten != Some(**host));
+            let is_lost = 2 * whole.count() <= partition.replicas.len();
             (!is_lost).then_some((group, there))
         })
     });
