@@ -11,6 +11,9 @@ use corduroy_record::NodeId;
 use corduroy_storage::LogConfig;
 use harness::{Cluster, replica_id, run, test_config, wait_for};
 
+/// Entries that nobody who lacks them counts as caught up.
+const FAR_BEHIND: usize = 200;
+
 fn members(ids: &[i32]) -> Vec<(corduroy_record::ReplicaId, NodeId)> {
     ids.iter()
         .map(|id| (replica_id(*id), NodeId::new(*id)))
@@ -77,6 +80,36 @@ fn a_replica_is_replaced_by_another_that_has_caught_up() {
         assert_eq!(voters, staying);
         let values = cluster.agree().await;
         assert_eq!(values.len(), 102);
+    });
+}
+
+/// Only newcomers and a majority are waited for.
+#[test]
+fn a_voter_that_is_down_and_far_behind_holds_up_no_change() {
+    run(async {
+        let mut cluster = Cluster::new(4, test_config());
+        for id in 1..=4 {
+            cluster.start(id).await;
+        }
+        cluster.form(&[1, 2, 3]).await;
+        let leader = cluster.leader(&[1, 2, 3]).await;
+        let down = cluster.other_than(leader);
+        cluster.kill(down).await;
+        for n in 0..FAR_BEHIND {
+            cluster.propose(leader, harness::batch(&n.to_string()));
+        }
+        cluster.commit(&["a"]).await;
+        change(&cluster, &[1, 2, 3, 4]).await;
+        let has = |cluster: &Cluster, id: i32| {
+            let of = replica_id(id);
+            let leader = cluster.replica(leader).members();
+            leader.iter().any(|(member, _, _)| *member == of)
+        };
+        assert!(has(&cluster, 4), "the newcomer is in");
+        let staying: Vec<i32> = (1..=4).filter(|id| *id != down).collect();
+        change(&cluster, &staying).await;
+        cluster.commit(&["b"]).await;
+        assert!(!has(&cluster, down), "it is out");
     });
 }
 
