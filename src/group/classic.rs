@@ -183,7 +183,7 @@ impl Coordinator {
             Effect::Persist(write, value) => {
                 let Ok(term) = self.serving() else { return };
                 if self.has_consumer_members(name) {
-                    // Its change of protocol was given up for lost, and came after all.
+                    // It became a group of the consumer protocol in between.
                     self.close_running(name, ErrorCode::RebalanceInProgress);
                     return;
                 }
