@@ -1,12 +1,16 @@
-"""confluent-kafka (librdkafka): admin, idempotent produce in every codec, read back by assign."""
+"""confluent-kafka (librdkafka): admin, idempotent produce in every codec, read back by assign; the word list."""
 
-import sys
 import time
+from contextlib import closing
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from expected import CODECS, FIRST_TIMESTAMP_MS, PARTITIONS, RECORDS, Read, check, must, plan, until
+from words import program
+
+# librdkafka's RD_KAFKA_PARTITION_UA.
+WHERE_ITS_KEY_SAYS = -1
 
 
 def produce(brokers, topic, codec, records):
@@ -17,6 +21,9 @@ def produce(brokers, topic, codec, records):
         "acks": "all",
         "compression.type": codec,
         "linger.ms": 5,
+        # As Java's does it; its own default is another.
+        "partitioner": "murmur2_random",
+        "queue.buffering.max.messages": 1_000_000,
     })  # fmt: skip
 
     def on_delivery(place):
@@ -29,35 +36,48 @@ def produce(brokers, topic, codec, records):
 
     for place, record in enumerate(records):
         producer.produce(
-            topic, value=record.value, key=record.key, partition=record.partition,
+            topic, value=record.value, key=record.key,
+            partition=WHERE_ITS_KEY_SAYS if record.partition is None else record.partition,
             headers=record.headers, timestamp=record.timestamp_ms, on_delivery=on_delivery(place),
         )  # fmt: skip
         producer.poll(0)
-    must(producer.flush(30) == 0, "records are still unsent after 30 s")
+    must(producer.flush(60) == 0, "records are still unsent after 60 s")
     must(not failed, f"{len(failed)} records failed, the first: {failed[:1]}")
     return offsets
 
 
-def consume(brokers, topic):
-    consumer = Consumer({
+def consumer_of(brokers):
+    return closing(Consumer({
         "bootstrap.servers": brokers,
         "group.id": "never-used",
         "enable.auto.commit": False,
         "enable.partition.eof": False,
         "check.crcs": True,
-    })  # fmt: skip
-    try:
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
-        read = []
-        deadline = time.monotonic() + 30
-        while len(read) < RECORDS and time.monotonic() < deadline:
-            for message in consumer.consume(1000, timeout=1):
-                if message.error():
-                    raise KafkaException(message.error())
-                read.append(Read(
-                    message.partition(), message.offset(), message.key(), message.value(),
-                    message.headers() or [], message.timestamp()[1],
-                ))  # fmt: skip
+    }))  # fmt: skip
+
+
+def read_all(consumer, topic):
+    """Every record of every partition, up to the ends of now."""
+    partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    count = sum(consumer.get_watermark_offsets(TopicPartition(topic, one), timeout=10)[1] for one in partitions)
+    consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in partitions])
+    read = []
+    deadline = time.monotonic() + 60
+    while len(read) < count and time.monotonic() < deadline:
+        for message in consumer.consume(1000, timeout=1):
+            if message.error():
+                raise KafkaException(message.error())
+            read.append(Read(
+                message.partition(), message.offset(), message.key(), message.value(),
+                message.headers() or [], message.timestamp()[1],
+            ))  # fmt: skip
+    must(len(read) == count, f"{topic}: read {len(read)} of {count}")
+    return read
+
+
+def consume(brokers, topic):
+    with consumer_of(brokers) as consumer:
+        read = read_all(consumer, topic)
         for partition in range(PARTITIONS):
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
             must((low, high) == (0, RECORDS // PARTITIONS), f"watermarks of {partition}: {low}, {high}")
@@ -66,8 +86,6 @@ def consume(brokers, topic):
         found = consumer.offsets_for_times([TopicPartition(topic, 0, FIRST_TIMESTAMP_MS + half)], timeout=10)[0]
         must(found.offset == -(-half // PARTITIONS), f"offset for a time: {found.offset}")
         return read
-    finally:
-        consumer.close()
 
 
 def described(admin, topic):
@@ -86,14 +104,17 @@ def described(admin, topic):
     return config["min.insync.replicas"].value == "2"
 
 
-def main():
-    brokers = sys.argv[1]
+def create(brokers, topic):
     admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[topic].result(30)
+    until(lambda: described(admin, topic), "six partitions with three replicas, a leader and the config given")
+    return admin
+
+
+def smoke(brokers):
     for codec in CODECS:
         topic = f"confluent-{codec}"
-        admin.create_topics([NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[topic].result(30)
-        until(lambda: described(admin, topic), "six partitions with three replicas, a leader and the config given")
-
+        admin = create(brokers, topic)
         sent = plan("confluent", codec)
         offsets = produce(brokers, topic, codec, sent)
         check(sent, consume(brokers, topic), offsets)
@@ -103,4 +124,14 @@ def main():
         print(f"confluent-kafka {codec}: {len(sent)} records")
 
 
-main()
+def produce_words(brokers, topic, codec, records):
+    create(brokers, topic)
+    produce(brokers, topic, codec, records)
+
+
+def read_words(brokers, topic):
+    with consumer_of(brokers) as consumer:
+        return read_all(consumer, topic)
+
+
+program(smoke, produce_words, read_words)

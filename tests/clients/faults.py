@@ -79,8 +79,12 @@ class Scene:
     def port(self, node):
         return self.cluster.state["kafka"][NODES.index(node)]
 
-    def load(self, topic, **settings):
-        return Load(self.cluster.bootstrap, topic, PARTITIONS, **settings).start()
+    def load(self, topic="load", acked=5000, **settings):
+        """A topic under load, once so many records are acknowledged."""
+        self.create(topic)
+        load = Load(self.cluster.bootstrap, topic, PARTITIONS, **settings).start()
+        load.wait_acked(acked)
+        return load
 
     def produce(self, topic, records, among=NODES, seconds=15):
         """A bare Produce to the leader of partition 0, followed for as long as it moves."""
@@ -117,17 +121,17 @@ def report_gap(load, goal=True):
 
 
 def finish(scene, load):
+    """No record has failed, and each is read back."""
     load.stop()
+    must(load.failed() == 0, f"records failed: {load.errors}")
     scene.cluster.wait_healthy()
     read = judge(load, scene.cluster.bootstrap)
-    print(f"  {read} acknowledged records read once and in order; {load.failed()} failed {load.errors or ''}")
+    print(f"  {read} acknowledged records read once and in order; none failed")
 
 
 def kill_leader(scene):
     """kill -9 of a leader, three times; each time it comes back."""
-    scene.create("load")
-    load = scene.load("load")
-    load.wait_acked(5000)
+    load = scene.load()
     for _ in range(3):
         victim = scene.leader("load")
         load.forget_gaps()
@@ -138,15 +142,12 @@ def kill_leader(scene):
         report_gap(load)
         scene.restart(victim)
         scene.in_sync("load", 3)
-    must(load.failed() == 0, f"records failed: {load.errors}")
     finish(scene, load)
 
 
 def kill_follower(scene):
     """kill -9 of a node that does not lead partition 0; it comes back."""
-    scene.create("load")
-    load = scene.load("load")
-    load.wait_acked(5000)
+    load = scene.load()
     victim = next(node for node in NODES if node != scene.leader("load"))
     load.forget_gaps()
     scene.cluster.kill(victim)
@@ -155,16 +156,13 @@ def kill_follower(scene):
     report_gap(load)
     scene.restart(victim)
     scene.in_sync("load", 3)
-    must(load.failed() == 0, f"records failed: {load.errors}")
     finish(scene, load)
 
 
 def pause_leader(scene):
     """SIGSTOP of a leader for 10 s: what it believed when it wakes must harm nobody."""
-    scene.create("load")
     # A stopped process keeps its sockets open: the client notices by its own timeout.
-    load = scene.load("load", **{"socket.timeout.ms": 3000, "request.timeout.ms": 2000})
-    load.wait_acked(5000)
+    load = scene.load(**{"socket.timeout.ms": 3000, "request.timeout.ms": 2000})
     victim = scene.leader("load")
     load.forget_gaps()
     scene.cluster.pause(victim)
@@ -177,15 +175,12 @@ def pause_leader(scene):
     load.wait_acked(5000)
     report_gap(load, goal=False)
     scene.in_sync("load", 3)
-    must(load.failed() == 0, f"records failed: {load.errors}")
     finish(scene, load)
 
 
 def kill_all(scene):
     """kill -9 of all three at once, and restart."""
-    scene.create("load")
-    load = scene.load("load")
-    load.wait_acked(20_000)
+    load = scene.load(acked=20_000)
     for node in NODES:
         scene.cluster.signal(node, 9)
     for node in NODES:
@@ -196,15 +191,12 @@ def kill_all(scene):
     scene.cluster.wait_healthy()
     load.wait_acked(5000)
     report_gap(load, goal=False)
-    must(load.failed() == 0, f"records failed: {load.errors}")
     finish(scene, load)
 
 
 def terminate_each(scene):
     """SIGTERM of each node in turn under load: exit status 0 and no failed record."""
-    scene.create("load")
-    load = scene.load("load")
-    load.wait_acked(5000)
+    load = scene.load()
     for node in NODES:
         load.forget_gaps()
         status = scene.cluster.terminate(node)
@@ -214,7 +206,6 @@ def terminate_each(scene):
         report_gap(load)
         scene.restart(node)
         scene.in_sync("load", 3)
-    must(load.failed() == 0, f"records failed: {load.errors}")
     finish(scene, load)
 
 
@@ -273,9 +264,7 @@ def until_isr(scene, topic, alive):
 
 def latest_offset(scene):
     """After each of 30 failovers ListOffsets(latest) is past the last acknowledged offset."""
-    scene.create("load")
-    load = scene.load("load", rate=5000)
-    load.wait_acked(2000)
+    load = scene.load(acked=2000, rate=5000)
     for number in range(30):
         victim = scene.leader("load", partition=number % PARTITIONS)
         scene.cluster.kill(victim)
@@ -286,14 +275,12 @@ def latest_offset(scene):
             must(end > acked, f"failover {number}, partition {partition}: latest {end}, acknowledged {acked}")
         scene.cluster.start_node(victim)
         scene.in_sync("load", 3)
-    must(load.failed() == 0, f"records failed: {load.errors}")
     finish(scene, load)
 
 
 def recreate(scene):
     """Delete and recreate a topic 20 times under load: never a record of an ancestor."""
-    scene.create("other")
-    other = scene.load("other", rate=2000)
+    other = scene.load("other", acked=1000, rate=2000)
     for generation in range(20):
         scene.create("phoenix")
         producer = Producer({
@@ -326,7 +313,6 @@ def recreate(scene):
         del producer
         until(lambda: "phoenix" not in scene.admin.list_topics(timeout=10).topics, "the deleted topic leaves the list")
     print("  20 generations")
-    must(other.failed() == 0, f"records of another topic failed: {other.errors}")
     finish(scene, other)
 
 

@@ -1,16 +1,12 @@
 """Runs kafka-python's integration tests against three nodes of its own, and reads its JUnit report."""
 
-import argparse
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import xml.etree.ElementTree
 from pathlib import Path
 
-from cluster import Cluster
-from suite import List
+from suite import List, hold, parser
 
 LIST = Path(__file__).with_name("kafka-python-suite.list")
 FILES = ["test/integration/test_consumer_integration.py", "test/integration/test_admin_integration.py"]
@@ -34,17 +30,10 @@ def outcomes_of(report):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", required=True, type=Path, help="the source distribution (set by `kafka-python-suite`)")
-    parser.add_argument("--all", action="store_true", help="all tests of consumers and admin calls, whether they are of groups or not")
-    args = parser.parse_args()
-    known = List(LIST)
-    directory = Path(tempfile.mkdtemp(prefix="corduroy-kafka-python-"))
-    cluster = Cluster(directory, OVERRIDES)
-    status = 1
-    try:
-        cluster.start()
-        report = directory / "report.xml"
+    args = parser(__doc__, "kafka-python's source distribution").parse_args()
+
+    def run(cluster, directory):
+        report, log = directory / "report.xml", directory / "pytest.log"
         environment = {
             **os.environ, "KAFKA_URI": f"kafka://127.0.0.1:{cluster.state['kafka'][0]}", "KAFKA_VERSION": "4.0",
             "KAFKA_ROOT": str(directory), "PYTHONPATH": str(args.suite),
@@ -54,19 +43,14 @@ def main():
             f"--timeout={TEST_SECONDS}", "--timeout-method=signal", f"--junitxml={report}",
             *FILES, *([] if args.all else ["-k", GROUPS]),
         ]  # fmt: skip
-        with open(directory / "pytest.log", "wb") as log:
-            subprocess.run(command, cwd=args.suite, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=SUITE_SECONDS)
+        with open(log, "wb") as out:
+            subprocess.run(command, cwd=args.suite, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=SUITE_SECONDS)
         if not report.exists():
-            print((directory / "pytest.log").read_text(errors="replace")[-4000:], file=sys.stderr)
-        else:
-            status = known.judge(outcomes_of(report))
-    finally:
-        cluster.stop()
-        if status == 0:
-            shutil.rmtree(directory, ignore_errors=True)
-        else:
-            print(f"logs: {directory}", flush=True)
-    sys.exit(status)
+            print(log.read_text(errors="replace")[-4000:], file=sys.stderr)
+            return {}
+        return outcomes_of(report)
+
+    hold("kafka-python", List(LIST), OVERRIDES, run)
 
 
 main()

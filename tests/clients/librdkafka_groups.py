@@ -1,17 +1,12 @@
 """Runs librdkafka's test runner, one test at a time, against three nodes of its own."""
 
-import argparse
 import os
 import re
-import shutil
 import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
-from cluster import Cluster
-from suite import List
+from suite import List, hold, parser
 
 LIST = Path(__file__).with_name("librdkafka-groups.list")
 TEST_SECONDS = 900
@@ -19,7 +14,7 @@ TEST_SECONDS = 900
 OVERRIDES = ["auto.create.topics.enable=true", "num.partitions=4", "group.initial.rebalance.delay.ms=300"]
 
 
-def run(suite, number, brokers, protocol, log):
+def run_one(suite, number, brokers, protocol, log):
     """One test: "passed", "skipped", "failed" or "late". Not in quick mode, which leaves most of
     it out, and without those that have a mock for a broker.
     """
@@ -50,39 +45,30 @@ def run(suite, number, brokers, protocol, log):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", required=True, type=Path, help="librdkafka's tests, built (set by `librdkafka-groups`)")
-    parser.add_argument("--all", action="store_true", help="also those that the list expects not to pass")
-    parser.add_argument("--consumer", dest="protocol", action="store_const", const="consumer", default="classic")
-    parser.add_argument("numbers", nargs="*", metavar="NUMBER")
-    args = parser.parse_args()
+    line = parser(__doc__, "librdkafka's tests, built")
+    line.add_argument("--consumer", dest="protocol", action="store_const", const="consumer", default="classic")
+    line.add_argument("numbers", nargs="*", metavar="NUMBER")
+    args = line.parse_args()
     if args.protocol == "consumer" and not args.numbers:
-        parser.error("the list is of the classic protocol: name the tests to run by the other one")
+        line.error("the list is of the classic protocol: name the tests to run by the other one")
     known = List(LIST)
     numbers = args.numbers or [*known.passing, *(known.others if args.all else [])]
     if args.numbers:
         # Whoever names tests wants them to pass, whatever the list expects.
         known.passing, known.others = args.numbers, {}
-    directory = Path(tempfile.mkdtemp(prefix="corduroy-librdkafka-"))
-    cluster, outcomes = Cluster(directory, OVERRIDES), {}
-    status = 1
-    try:
-        cluster.start()
+
+    def run(cluster, directory):
         # The first look for a coordinator creates __consumer_offsets: no test's patience is spent on that.
         cluster.corduroy("group", "describe", "nobody", check=False)
         cluster.wait_healthy()
+        outcomes = {}
         for number in numbers:
             began = time.monotonic()
-            outcomes[number] = run(args.suite, number, cluster.bootstrap, args.protocol, directory / f"{number}.log")
+            outcomes[number] = run_one(args.suite, number, cluster.bootstrap, args.protocol, directory / f"{number}.log")
             print(f"        {number} {outcomes[number]} ({time.monotonic() - began:.0f} s)", flush=True)
-        status = known.judge(outcomes)
-    finally:
-        cluster.stop()
-        if status == 0:
-            shutil.rmtree(directory, ignore_errors=True)
-        else:
-            print(f"logs: {directory}", flush=True)
-    sys.exit(status)
+        return outcomes
+
+    hold("librdkafka", known, OVERRIDES, run)
 
 
 main()

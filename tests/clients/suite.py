@@ -1,11 +1,17 @@
-"""What a foreign test suite is held against: a list of its tests in the repository.
+"""A foreign test suite against three nodes of its own, held against a list of its tests in the repository.
 
 A line of a list is "pass NAME" or "not NAME: REASON". A test of the list that should pass and does
 not is a failure; one of the others is run with --all only, and a pass of it is said aloud, so that
 its line can change. The list may only grow.
 """
 
+import argparse
+import shutil
+import sys
+import tempfile
 from pathlib import Path
+
+from cluster import Cluster
 
 
 class List:
@@ -40,3 +46,29 @@ class List:
                 print(f"missing {name}", flush=True)
         print(f"{len(self.passing) - len(broken)} passed, {len(broken)} failed{': ' + ' '.join(broken) if broken else ''}")
         return 1 if broken or not self.passing else 0
+
+
+def parser(description, suite):
+    """What both command lines have; `suite`: what has to lie in the directory `--suite`."""
+    found = argparse.ArgumentParser(description=description)
+    found.add_argument("--suite", required=True, type=Path, help=f"{suite} (set by the script that calls this)")
+    found.add_argument("--all", action="store_true", help="also what the list does not expect to pass")
+    return found
+
+
+def hold(name, known, overrides, run):
+    """Starts nodes, judges what `run(cluster, directory)` says of each test, and ends the program. What
+    the directory holds is kept if anything is not as the list says."""
+    directory = Path(tempfile.mkdtemp(prefix=f"corduroy-{name}-"))
+    cluster = Cluster(directory, overrides)
+    status = 1
+    try:
+        cluster.start()
+        status = known.judge(run(cluster, directory))
+    finally:
+        cluster.stop()
+        if status == 0:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            print(f"logs: {directory}", flush=True)
+    sys.exit(status)

@@ -28,9 +28,13 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Java kafka-clients: admin, idempotent produce in every codec, read back by assign. */
+/**
+ * Java kafka-clients: admin, idempotent produce in every codec, read back by assign; the word list.
+ *
+ * <p>Called as the other smokes are: see drive.sh.
+ */
 public final class Smoke {
-    private static final int PARTITIONS = 6;
+    static final int PARTITIONS = 6;
     private static final int RECORDS = 3000;
     /** A moment ago: old enough for a search by time, too young for any retention. */
     private static final long FIRST_TIMESTAMP_MS = System.currentTimeMillis() - 60_000;
@@ -43,10 +47,19 @@ public final class Smoke {
 
     public static void main(String[] args) throws Exception {
         Smoke smoke = new Smoke(args[0]);
-        try (Admin admin = Admin.create(Map.of("bootstrap.servers", args[0]))) {
+        switch (args[1]) {
+            case "smoke" -> smoke.everyCodec();
+            case "produce" -> Words.produce(args[0], args[2], args[3]);
+            case "read" -> Words.read(args[0], args[2], args[3]);
+            default -> throw new IllegalArgumentException(args[1]);
+        }
+    }
+
+    private void everyCodec() throws Exception {
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", brokers))) {
             must(admin.describeCluster().nodes().get(10, TimeUnit.SECONDS).size() == 3, "three nodes in DescribeCluster");
             for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
-                smoke.run(admin, codec);
+                run(admin, codec);
             }
         }
     }
@@ -116,7 +129,7 @@ public final class Smoke {
         return records;
     }
 
-    private void produce(String codec, List<ProducerRecord<byte[], byte[]>> records) throws Exception {
+    static KafkaProducer<byte[], byte[]> producer(String brokers, String codec) {
         Map<String, Object> config = new HashMap<>();
         config.put("bootstrap.servers", brokers);
         config.put("acks", "all");
@@ -125,8 +138,21 @@ public final class Smoke {
         config.put("linger.ms", 5);
         config.put("key.serializer", ByteArraySerializer.class);
         config.put("value.serializer", ByteArraySerializer.class);
+        return new KafkaProducer<>(config);
+    }
+
+    static KafkaConsumer<byte[], byte[]> consumer(String brokers) {
+        Map<String, Object> config = new HashMap<>();
+        config.put("bootstrap.servers", brokers);
+        config.put("enable.auto.commit", false);
+        config.put("key.deserializer", ByteArrayDeserializer.class);
+        config.put("value.deserializer", ByteArrayDeserializer.class);
+        return new KafkaConsumer<>(config);
+    }
+
+    private void produce(String codec, List<ProducerRecord<byte[], byte[]>> records) throws Exception {
         List<Future<RecordMetadata>> acks = new ArrayList<>();
-        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(config)) {
+        try (KafkaProducer<byte[], byte[]> producer = producer(brokers, codec)) {
             records.forEach(record -> acks.add(producer.send(record)));
             producer.flush();
         }
@@ -138,18 +164,13 @@ public final class Smoke {
     }
 
     private void consume(String topic, List<ProducerRecord<byte[], byte[]>> sent) {
-        Map<String, Object> config = new HashMap<>();
-        config.put("bootstrap.servers", brokers);
-        config.put("enable.auto.commit", false);
-        config.put("key.deserializer", ByteArrayDeserializer.class);
-        config.put("value.deserializer", ByteArrayDeserializer.class);
         List<TopicPartition> partitions = new ArrayList<>();
         for (int partition = 0; partition < PARTITIONS; partition++) {
             partitions.add(new TopicPartition(topic, partition));
         }
         List<List<ConsumerRecord<byte[], byte[]>>> read = new ArrayList<>();
         partitions.forEach(partition -> read.add(new ArrayList<>()));
-        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(config)) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(brokers)) {
             consumer.assign(partitions);
             consumer.seekToBeginning(partitions);
             long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
@@ -196,7 +217,7 @@ public final class Smoke {
         }
     }
 
-    private static void must(boolean holds, String message) {
+    static void must(boolean holds, String message) {
         if (!holds) {
             throw new IllegalStateException(message);
         }

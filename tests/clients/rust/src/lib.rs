@@ -1,5 +1,7 @@
 //! What both Rust clients send.
 
+pub mod words;
+
 pub const PARTITIONS: i32 = 6;
 pub const RECORDS: usize = 3000;
 pub const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];

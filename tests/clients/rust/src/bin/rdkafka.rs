@@ -1,9 +1,11 @@
-//! rust-rdkafka: create, idempotent produce in every codec, consume by assign, offsets, delete.
+//! rust-rdkafka: create, idempotent produce in every codec, consume by assign, offsets, delete; the
+//! word list.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use chrono::Utc;
+use corduroy_rust_clients::words::{self, Received, Verb};
 use corduroy_rust_clients::{CODECS, PARTITIONS, Planned, plan};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -15,20 +17,36 @@ use rdkafka::{Offset, TopicPartitionList};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let brokers = std::env::args().nth(1).context("BROKERS is missing")?;
-    let admin: AdminClient<DefaultClientContext> = config(&brokers).create()?;
-    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
+    let (brokers, verb) = words::arguments()?;
+    match verb {
+        Verb::Smoke => smoke(&brokers).await,
+        Verb::Produce { topic, codec } => produce_words(&brokers, &topic, &codec).await,
+        Verb::Read { topic, prefix } => read_words(&brokers, &topic, &prefix),
+    }
+}
+
+async fn create(admin: &AdminClient<DefaultClientContext>, topic: &str) -> anyhow::Result<()> {
+    let new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(3))
+        .set("min.insync.replicas", "2");
+    for outcome in admin.create_topics([&new], &options()).await? {
+        outcome.map_err(|(name, error)| anyhow::anyhow!("create {name}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn options() -> AdminOptions {
+    AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)))
+}
+
+async fn smoke(brokers: &str) -> anyhow::Result<()> {
+    let admin: AdminClient<DefaultClientContext> = config(brokers).create()?;
     for codec in CODECS {
         let topic = format!("rdkafka-{codec}");
-        let new = NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(3))
-            .set("min.insync.replicas", "2");
-        for outcome in admin.create_topics([&new], &options).await? {
-            outcome.map_err(|(name, error)| anyhow::anyhow!("create {name}: {error}"))?;
-        }
+        create(&admin, &topic).await?;
         let sent = plan("rdkafka", codec, Utc::now().timestamp_millis() - 60_000);
-        produce(&brokers, &topic, codec, &sent).await?;
-        consume(&brokers, &topic, &sent)?;
-        for outcome in admin.delete_topics(&[&topic], &options).await? {
+        produce(brokers, &topic, codec, &sent).await?;
+        consume(brokers, &topic, &sent)?;
+        for outcome in admin.delete_topics(&[&topic], &options()).await? {
             outcome.map_err(|(name, error)| anyhow::anyhow!("delete {name}: {error}"))?;
         }
         println!("rust-rdkafka {codec}: {} records", sent.len());
@@ -42,13 +60,36 @@ fn config(brokers: &str) -> ClientConfig {
     config
 }
 
+fn producer_of(brokers: &str, codec: &str) -> anyhow::Result<FutureProducer> {
+    let mut config = config(brokers);
+    config.set("enable.idempotence", "true");
+    config.set("acks", "all");
+    config.set("linger.ms", "5");
+    config.set("compression.type", codec);
+    // As Java's does it; librdkafka's own default is another.
+    config.set("partitioner", "murmur2_random");
+    config.set("queue.buffering.max.messages", "1000000");
+    Ok(config.create()?)
+}
+
+fn consumer_of(brokers: &str) -> anyhow::Result<BaseConsumer> {
+    let mut config = config(brokers);
+    config.set("group.id", "never-used");
+    config.set("enable.auto.commit", "false");
+    config.set("check.crcs", "true");
+    Ok(config.create()?)
+}
+
+fn assign(consumer: &BaseConsumer, topic: &str, partitions: i32) -> anyhow::Result<()> {
+    let mut assignment = TopicPartitionList::new();
+    for partition in 0..partitions {
+        assignment.add_partition_offset(topic, partition, Offset::Beginning)?;
+    }
+    Ok(consumer.assign(&assignment)?)
+}
+
 async fn produce(brokers: &str, topic: &str, codec: &str, sent: &[Planned]) -> anyhow::Result<()> {
-    let producer: FutureProducer = config(brokers)
-        .set("enable.idempotence", "true")
-        .set("acks", "all")
-        .set("linger.ms", "5")
-        .set("compression.type", codec)
-        .create()?;
+    let producer = producer_of(brokers, codec)?;
     let mut acks = Vec::new();
     for one in sent {
         let mut headers = OwnedHeaders::new();
@@ -89,16 +130,8 @@ async fn produce(brokers: &str, topic: &str, codec: &str, sent: &[Planned]) -> a
 }
 
 fn consume(brokers: &str, topic: &str, sent: &[Planned]) -> anyhow::Result<()> {
-    let consumer: BaseConsumer = config(brokers)
-        .set("group.id", "never-used")
-        .set("enable.auto.commit", "false")
-        .set("check.crcs", "true")
-        .create()?;
-    let mut assignment = TopicPartitionList::new();
-    for partition in 0..PARTITIONS {
-        assignment.add_partition_offset(topic, partition, Offset::Beginning)?;
-    }
-    consumer.assign(&assignment)?;
+    let consumer = consumer_of(brokers)?;
+    assign(&consumer, topic, PARTITIONS)?;
     let mut wanted: Vec<_> = (0..PARTITIONS)
         .map(|number| {
             sent.iter()
@@ -150,4 +183,55 @@ fn consume(brokers: &str, topic: &str, sent: &[Planned]) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+async fn produce_words(brokers: &str, topic: &str, codec: &str) -> anyhow::Result<()> {
+    let admin: AdminClient<DefaultClientContext> = config(brokers).create()?;
+    create(&admin, topic).await?;
+    let producer = producer_of(brokers, codec)?;
+    let lines = words::input()?;
+    let mut acks = Vec::new();
+    for (key, value) in &lines {
+        match producer.send_result(FutureRecord::to(topic).key(key).payload(value)) {
+            Ok(ack) => acks.push(ack),
+            Err((error, _)) => bail!("send: {error}"),
+        }
+    }
+    producer.flush(Duration::from_secs(60))?;
+    for ack in acks {
+        ack.await?.map_err(|(error, _)| error)?;
+    }
+    Ok(())
+}
+
+fn read_words(brokers: &str, topic: &str, prefix: &str) -> anyhow::Result<()> {
+    let consumer = consumer_of(brokers)?;
+    let timeout = Duration::from_secs(10);
+    let metadata = consumer.fetch_metadata(Some(topic), timeout)?;
+    let described = metadata
+        .topics()
+        .first()
+        .context("the topic is not described")?;
+    let partitions = described.partitions().len() as i32;
+    let mut due = 0;
+    for partition in 0..partitions {
+        due += consumer.fetch_watermarks(topic, partition, timeout)?.1;
+    }
+    assign(&consumer, topic, partitions)?;
+    let mut received = Received::new(partitions);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while received.count() < due {
+        ensure!(
+            Instant::now() < deadline,
+            "only {} of {due} records in 60 s",
+            received.count()
+        );
+        if let Some(message) = consumer.poll(Duration::from_secs(1)) {
+            let message = message?;
+            let key = message.key().context("a record without a key")?;
+            let value = message.payload().context("a record without a value")?;
+            received.add(message.partition(), message.offset(), (key, value))?;
+        }
+    }
+    received.write(prefix)
 }
