@@ -99,9 +99,9 @@ class Cluster:
 
     def start_node(self, node):
         with open(self.log(node), "ab") as log:
-            child = subprocess.Popen(
-                self.command(node), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            # A group of its own, so that Ctrl-C is ours to answer; not a session, to which Linux would give
+            # a share of the processor of its own, whatever priority the caller has.
+            child = subprocess.Popen(self.command(node), stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
         self.children[node] = child
         self.state["pids"][str(node)] = child.pid
         self.save()

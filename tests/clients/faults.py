@@ -218,6 +218,10 @@ def insync_matrix(scene):
     maybe = {least: 0 for least in (1, 2, 3)}
     living = list(NODES)
     for alive in (3, 2, 1):
+        if alive == 1:
+            # The one that is left has to be the one that led: only a leader can say what is missing.
+            for least in (1, 2, 3):
+                lead(scene, f"min-{least}", living[0])
         while len(living) > alive:
             scene.cluster.kill(living.pop())
         for least in (1, 2, 3):
@@ -231,10 +235,8 @@ def insync_matrix(scene):
             # A single one of three is no majority: whatever min says, nothing is acknowledged. With
             # min 1 it may be appended while the lease lasts; then its fate is open.
             allowed = {"NONE"} if alive >= 2 and alive >= least else {"NOT_ENOUGH_REPLICAS"}
-            if alive == 1:
-                allowed |= {"NOT_LEADER_OR_FOLLOWER"}
-                if least == 1:
-                    allowed |= {"REQUEST_TIMED_OUT"}
+            if alive == 1 and least == 1:
+                allowed |= {"NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT"}
             maybe[least] += answer == "REQUEST_TIMED_OUT"
             print(f"  min.insync.replicas={least}, {alive} alive: {answer}")
             if answer not in allowed:
@@ -252,6 +254,13 @@ def insync_matrix(scene):
         accepted = sum(1 for alive in (3, 2) if alive >= least)
         due = range(accepted, accepted + maybe[least] + 1)
         must(answer == "NONE" and offset in due, f"healed: {answer} at {offset}, due at {due}")
+
+
+def lead(scene, topic, node):
+    """Moves the leadership of partition 0 to a node."""
+    if scene.leader(topic) != node:
+        scene.cluster.corduroy("partition", "lead", f"{topic}/0", str(node))
+        scene.leader(topic, among=[node])
 
 
 def until_isr(scene, topic, alive):
@@ -371,8 +380,7 @@ def textbook(scene):
     values = [value for _, _, value in read_all(scene.cluster.bootstrap, "lesson", 1)]
     must(values == [b"committed-%d" % number for number in range(5)] + [b"after"], f"read {values}")
     # The old leader, leading again, tells the same.
-    scene.cluster.corduroy("partition", "lead", "lesson/0", str(leader))
-    scene.leader("lesson", among=[leader])
+    lead(scene, "lesson", leader)
     again = [value for _, _, value in read_all(scene.cluster.bootstrap, "lesson", 1)]
     must(again == values, f"the old leader shows {again}")
     print("  the committed five survive, the other three are gone, nobody saw them")
@@ -412,8 +420,7 @@ def behind_purge(scene):
         until(purged, "the log start passes the producer's batches", 90)
     scene.restart(victim)
     scene.in_sync("short", 3, partitions=1)
-    scene.cluster.corduroy("partition", "lead", "short/0", str(victim))
-    scene.leader("short", among=[victim])
+    lead(scene, "short", victim)
     with Broker(scene.port(victim)) as broker:
         answers = [broker.produce("short", 0, one) for one in batches]
         must(answers == [("NONE", offset) for offset in offsets], f"duplicates answered {answers}, originals at {offsets}")
@@ -424,6 +431,8 @@ def behind_purge(scene):
 
 # librdkafka asks for every topic that it has met, in a way that creates it where that is on.
 recreate.overrides = ["auto.create.topics.enable=false"]
+# By default a look every five minutes.
+behind_purge.overrides = ["log.retention.check.interval.ms=1000"]
 
 SCENARIOS = {
     "kill-leader": kill_leader,
