@@ -12,6 +12,7 @@ use corduroy_record::{GroupId, LeaderEpoch, NodeId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::config::GroupConfigs;
 use crate::controller::MetadataImage;
 use crate::shard::ClusterView;
 
@@ -63,6 +64,8 @@ struct Doubt {
 
 struct Inner {
     image: RefCell<Arc<MetadataImage>>,
+    /// The settings of groups as of a version of the image, once somebody has asked for them.
+    groups: RefCell<Option<(u64, Rc<GroupConfigs>)>>,
     leaders: RefCell<HashMap<GroupId, LeaderInfo>>,
     doubts: RefCell<HashMap<NodeId, Doubt>>,
     isolated: Cell<bool>,
@@ -79,6 +82,7 @@ impl MetadataView {
     pub fn new(image: Arc<MetadataImage>) -> Self {
         Self(Rc::new(Inner {
             image: RefCell::new(image),
+            groups: RefCell::default(),
             leaders: RefCell::default(),
             doubts: RefCell::default(),
             isolated: Cell::new(false),
@@ -90,6 +94,20 @@ impl MetadataView {
     /// The newest image.
     pub fn image(&self) -> Arc<MetadataImage> {
         self.0.image.borrow().clone()
+    }
+
+    /// The settings of groups as of the newest image; cheap enough to ask for at every request.
+    pub fn group_configs(&self) -> Rc<GroupConfigs> {
+        let image = self.0.image.borrow();
+        let mut held = self.0.groups.borrow_mut();
+        match &*held {
+            Some((version, configs)) if *version == image.version => configs.clone(),
+            _ => {
+                let configs = Rc::new(image.cluster().groups);
+                *held = Some((image.version, configs.clone()));
+                configs
+            }
+        }
     }
 
     /// The leader of a partition, if it has made itself known and its node is reachable.

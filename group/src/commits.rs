@@ -141,15 +141,8 @@ pub fn expired(
     if on_its_way == OnItsWay::Group {
         return Vec::new();
     }
-    let age = age(state, subscribed);
-    let mut records: Vec<GroupRecord> = state
-        .offsets
-        .iter()
-        .filter(|(partition, value)| {
-            !is_subscribed(state, subscribed, &partition.topic)
-                && is_expired(value, &age, retention)
-        })
-        .map(|(partition, _)| offset_tombstone(group, partition))
+    let mut records: Vec<GroupRecord> = expired_partitions(state, subscribed, retention)
+        .map(|partition| offset_tombstone(group, partition))
         .collect();
     let nothing_left = records.len() == state.offsets.len() && !state.has_members();
     if nothing_left && *subscribed == Subscribed::Nothing && on_its_way == OnItsWay::Nothing {
@@ -158,10 +151,49 @@ pub fn expired(
     records
 }
 
-fn age(state: &GroupState, subscribed: &Subscribed) -> Age {
-    if matches!(subscribed, Subscribed::Everything | Subscribed::Foreign) {
-        return Age::Never;
+/// Whether [`expired`] has tombstones for a group of which nothing is on its way, without building
+/// them. `subscribed` is asked only where something is old enough.
+pub fn has_expired(
+    state: &GroupState,
+    subscribed: impl FnOnce() -> Subscribed,
+    retention: Retention,
+) -> bool {
+    let age = age_of_kind(state);
+    let is_bare = state.offsets.is_empty() && !state.has_members();
+    let is_old = |value: &OffsetValue| is_expired(value, &age, retention);
+    if !is_bare && !state.offsets.values().any(is_old) {
+        return false;
     }
+    let subscribed = subscribed();
+    if is_bare {
+        return subscribed == Subscribed::Nothing && !matches!(state.kind, GroupKind::Simple);
+    }
+    expired_partitions(state, &subscribed, retention)
+        .next()
+        .is_some()
+}
+
+fn expired_partitions<'a>(
+    state: &'a GroupState,
+    subscribed: &'a Subscribed,
+    retention: Retention,
+) -> impl Iterator<Item = &'a TopicPartition> {
+    let age = age(state, subscribed);
+    let expired = state.offsets.iter().filter(move |(partition, value)| {
+        is_expired(value, &age, retention) && !is_subscribed(state, subscribed, &partition.topic)
+    });
+    expired.map(|(partition, _)| partition)
+}
+
+fn age(state: &GroupState, subscribed: &Subscribed) -> Age {
+    match subscribed {
+        Subscribed::Everything | Subscribed::Foreign => Age::Never,
+        Subscribed::Nothing | Subscribed::Topics(_) => age_of_kind(state),
+    }
+}
+
+/// From when a group's offsets age where its members do not forbid it.
+fn age_of_kind(state: &GroupState) -> Age {
     match &state.kind {
         GroupKind::Simple | GroupKind::Consumer(_) => Age::Commit,
         GroupKind::Classic(value) if value.protocol_type.is_empty() => Age::Commit,

@@ -124,9 +124,6 @@ pub struct ClusterConfigs {
     pub groups: GroupConfigs,
 }
 
-/// The default of `offsets.commit.timeout.ms`.
-const OFFSETS_COMMIT_TIMEOUT_MS: u64 = 5000;
-
 /// The settings of consumer groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupConfigs {
@@ -169,15 +166,6 @@ pub struct GroupConfigs {
 }
 
 impl GroupConfigs {
-    /// `offsets.commit.timeout.ms` alone, for those who ask at every request.
-    pub fn offsets_commit_timeout(cluster: &BTreeMap<String, String>) -> Duration {
-        let text = cluster.get("offsets.commit.timeout.ms");
-        let millis = text.map_or(OFFSETS_COMMIT_TIMEOUT_MS, |text| {
-            number(text, OFFSETS_COMMIT_TIMEOUT_MS)
-        });
-        Duration::from_millis(millis)
-    }
-
     fn resolve(text: impl Fn(&str) -> String) -> GroupConfigs {
         let millis =
             |name: &str, otherwise: u64| Duration::from_millis(number(&text(name), otherwise));
@@ -202,7 +190,7 @@ impl GroupConfigs {
             offsets_retention_ms: number::<i64>(&text("offsets.retention.minutes"), 10_080)
                 .saturating_mul(60_000),
             offsets_retention_check: millis("offsets.retention.check.interval.ms", 600_000),
-            offsets_commit_timeout: millis("offsets.commit.timeout.ms", OFFSETS_COMMIT_TIMEOUT_MS),
+            offsets_commit_timeout: millis("offsets.commit.timeout.ms", 5000),
             offset_metadata_max: number(&text("offset.metadata.max.bytes"), 4096),
             initial_rebalance_delay: millis("group.initial.rebalance.delay.ms", 3000),
             session_timeout_min: millis("group.min.session.timeout.ms", 6000),
@@ -291,10 +279,6 @@ mod tests {
         assert_eq!(groups.consumer_session_timeout, Duration::from_secs(45));
         assert_eq!(groups.consumer_assignors, Assignor::ALL);
         assert_eq!(groups.offsets_commit_timeout, Duration::from_secs(5));
-        assert_eq!(
-            GroupConfigs::offsets_commit_timeout(&none),
-            groups.offsets_commit_timeout
-        );
     }
 
     #[test]
@@ -304,10 +288,7 @@ mod tests {
                 .iter()
                 .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
             let cluster: BTreeMap<String, String> = pairs.collect();
-            let quick = GroupConfigs::offsets_commit_timeout(&cluster);
-            let groups = ClusterConfigs::resolve(&cluster, 3).groups;
-            assert_eq!(groups.offsets_commit_timeout, quick);
-            groups
+            ClusterConfigs::resolve(&cluster, 3).groups
         };
         let raised = set(&[
             ("group.consumer.session.timeout.ms", "100"),

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use corduroy_group::GroupError;
 use corduroy_group::classic::{ClassicGroup, ClassicState};
 use corduroy_group::commits::delete_group;
+use corduroy_group::records::GroupRecord;
 use corduroy_group::table::{GroupKind, GroupState};
 use corduroy_protocol::ErrorCode;
 
@@ -159,19 +160,9 @@ impl Coordinator {
         self.writer.settled().await;
         let term = self.serving()?;
         let mut refused = None;
-        let written = self.writer.write_alone(term, || {
-            let running = self.running(group, |group| (!group.is_empty(), group.is_writing()));
-            let decided = if running.is_some_and(|(has_members, _)| has_members) {
-                Err(ErrorCode::NonEmptyGroup)
-            } else if running.is_some_and(|(_, is_writing)| is_writing) {
-                // Its record waits, and would come behind the group's end.
-                Err(ErrorCode::CoordinatorLoadInProgress)
-            } else {
-                let machine = self.partition.machine();
-                let state = machine.groups().and_then(|table| table.get(group));
-                delete_group(group, state).map_err(|error| error.code)
-            };
-            match decided {
+        let written = self
+            .writer
+            .write_alone(term, || match self.judge_delete(group) {
                 Ok(records) => {
                     self.drop_running(group);
                     records
@@ -180,10 +171,27 @@ impl Coordinator {
                     refused = Some(code);
                     Vec::new()
                 }
-            }
-        });
+            });
         written.await?;
         refused.map_or(Ok(()), Err)
+    }
+
+    /// The tombstones of a whole group, of which nothing is under way.
+    pub(super) fn judge_delete(&self, group: &str) -> Result<Vec<GroupRecord>, ErrorCode> {
+        let running = self.running(group, |group| (!group.is_empty(), group.is_writing()));
+        match running {
+            Some((true, _)) => return Err(ErrorCode::NonEmptyGroup),
+            // Its record waits, and would come behind the group's end.
+            Some((false, true)) => return Err(ErrorCode::CoordinatorLoadInProgress),
+            Some((false, false)) | None => {}
+        }
+        if self.consumers.is_deciding(group) {
+            // The same: perhaps of its first member.
+            return Err(ErrorCode::CoordinatorLoadInProgress);
+        }
+        let machine = self.partition.machine();
+        let state = machine.groups().and_then(|table| table.get(group));
+        delete_group(group, state).map_err(|error| error.code)
     }
 }
 

@@ -11,7 +11,7 @@ use corduroy_group::classic::{
 use corduroy_group::consumer::{HeartbeatAnswer, HeartbeatRequest};
 use corduroy_group::records::{Assignment, OffsetValue};
 use corduroy_protocol::ErrorCode;
-use corduroy_record::{LeaderEpoch, Offset, TopicPartition};
+use corduroy_record::{LeaderEpoch, Offset, TopicId, TopicPartition};
 use tokio::sync::oneshot;
 
 /// Where an answer goes.
@@ -151,6 +151,9 @@ pub struct CommitRequest {
 pub struct OffsetCommit {
     /// The partition.
     pub partition: TopicPartition,
+    /// The id by which the client names the topic (version 10): the name must still be that of this
+    /// topic when the commit is decided.
+    pub topic_id: Option<TopicId>,
     /// The next offset to read.
     pub offset: Offset,
     /// Leader epoch of the last record read.
@@ -167,7 +170,17 @@ pub struct FetchOffsetsRequest {
     /// Member id and epoch (version 9), where the client gives them.
     pub member: Option<(Option<String>, i32)>,
     /// Which partitions; `None`: all that have an offset.
-    pub partitions: Option<Vec<TopicPartition>>,
+    pub partitions: Option<Vec<AskedOffset>>,
+}
+
+/// A partition that is asked for.
+#[derive(Clone, Debug)]
+pub struct AskedOffset {
+    /// The partition.
+    pub partition: TopicPartition,
+    /// The id by which the client names the topic (version 10): the name must still be that of this
+    /// topic when the answer is read.
+    pub topic_id: Option<TopicId>,
 }
 
 /// A partition with its committed offset, if it has one.
@@ -175,8 +188,11 @@ pub struct FetchOffsetsRequest {
 pub struct CommittedOffset {
     /// The partition.
     pub partition: TopicPartition,
-    /// What was committed.
-    pub value: Option<OffsetValue>,
+    /// The id of the topic whose offset this is; none where no topic has this name.
+    pub topic_id: Option<TopicId>,
+    /// What was committed. UNKNOWN_TOPIC_ID where the id that was asked for is of no topic, or of
+    /// one with another name.
+    pub value: Result<Option<OffsetValue>, ErrorCode>,
 }
 
 /// Which groups to list; an empty filter lets all pass.

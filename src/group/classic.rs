@@ -16,14 +16,13 @@ use corduroy_group::records::GroupRecord;
 use corduroy_group::table::{GroupKind, GroupState, GroupTable};
 use corduroy_group::{GroupError, Now};
 use corduroy_protocol::ErrorCode;
-use corduroy_record::Term;
 use tracing::{debug, info};
 
 use crate::config::GroupConfigs;
 
 use super::call::Reply;
 use super::consumer::Task;
-use super::coordinator::{Coordinator, Moment, Office};
+use super::coordinator::{Coordinator, Held, Moment};
 use super::migration::ClassicTask;
 
 /// Looking for clients that went away walks everybody who waits: not more often than this.
@@ -31,8 +30,7 @@ const LOOK_FOR_GONE: Duration = Duration::from_secs(1);
 
 /// What a coordinator holds while it leads, beside what is durable. Goes with its term.
 pub(super) struct Reign {
-    term: Term,
-    office: Office,
+    held: Held,
     groups: HashMap<String, Running>,
     deadlines: BTreeSet<(Now, String)>,
     /// Law: the members of all groups that were given an id and have not joined with it.
@@ -181,7 +179,7 @@ impl Coordinator {
     fn follow(self: &Rc<Self>, name: &str, effect: Effect) {
         match effect {
             Effect::Persist(write, value) => {
-                let Ok(term) = self.serving() else { return };
+                let Ok(held) = self.held() else { return };
                 if self.has_consumer_members(name) {
                     // It became a group of the consumer protocol in between.
                     self.close_running(name, ErrorCode::RebalanceInProgress);
@@ -192,12 +190,11 @@ impl Coordinator {
                     group: name.to_owned(),
                     value: Some(value),
                 });
-                let written = self.writer.write(term, &records);
+                let written = self.writer.write(held.term, &records);
                 let (coordinator, name) = (self.clone(), name.to_owned());
-                let office = self.office();
                 self.env.spawn_local(async move {
                     let outcome = written.await;
-                    if coordinator.office() != office {
+                    if !coordinator.holds(held) {
                         return;
                     }
                     coordinator.with_group(&name, |group, moment, effects| {
@@ -443,22 +440,17 @@ impl Coordinator {
 }
 
 impl Reign {
-    pub(super) fn new(term: Term, office: Office) -> Reign {
+    pub(super) fn new(held: Held) -> Reign {
         Reign {
-            term,
-            office,
+            held,
             groups: HashMap::new(),
             deadlines: BTreeSet::new(),
             pending: 0,
         }
     }
 
-    pub(super) const fn term(&self) -> Term {
-        self.term
-    }
-
-    pub(super) const fn office(&self) -> Office {
-        self.office
+    pub(super) const fn held(&self) -> Held {
+        self.held
     }
 
     /// How many groups run.

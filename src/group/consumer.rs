@@ -13,13 +13,12 @@ use corduroy_group::records::GroupRecord;
 use corduroy_group::table::GroupKind;
 use corduroy_group::{GroupError, Now};
 use corduroy_protocol::ErrorCode;
-use corduroy_record::Term;
 use tracing::{info, warn};
 
 use crate::config::GroupConfigs;
 
 use super::call::{ConsumerDescription, ConsumerMemberDescription, Reply};
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, Held};
 use super::migration::{ClassicTask, ClassicThen};
 use super::topics::ImageTopics;
 
@@ -206,7 +205,7 @@ impl Coordinator {
     /// Decides what waits, until a decision has to become durable first.
     fn decide_next(self: &Rc<Self>, name: &str) {
         loop {
-            let Ok(term) = self.serving() else { return };
+            let Ok(held) = self.held() else { return };
             let task = {
                 let mut groups = self.consumers.0.borrow_mut();
                 let Some(running) = groups.get_mut(name) else {
@@ -226,7 +225,7 @@ impl Coordinator {
                 }
             };
             if let Decided::Write(records, then) = self.decide(name, task) {
-                self.write_decision(term, name, records, then);
+                self.write_decision(held, name, records, then);
             }
         }
     }
@@ -287,9 +286,11 @@ impl Coordinator {
         }
     }
 
-    fn write_decision(
+    /// Writes what was decided in `held`, and does what follows if that still stands when it is
+    /// applied.
+    pub(super) fn write_decision(
         self: &Rc<Self>,
-        term: Term,
+        held: Held,
         name: &str,
         records: Vec<GroupRecord>,
         then: Then,
@@ -298,12 +299,11 @@ impl Coordinator {
         if let Some(running) = self.consumers.0.borrow_mut().get_mut(name) {
             running.deciding = Some(records.clone());
         }
-        let written = self.writer.write(term, &records);
+        let written = self.writer.write(held.term, &records);
         let (coordinator, name) = (self.clone(), name.to_owned());
-        let office = self.office();
         self.env.spawn_local(async move {
             let outcome = written.await;
-            if coordinator.office() != office {
+            if !coordinator.holds(held) {
                 // A later coordinator answers; `then` is dropped, which says so.
                 return;
             }

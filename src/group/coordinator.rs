@@ -40,7 +40,6 @@ pub struct Coordinator {
     pub(super) consumers: ConsumerGroups,
     pub(super) gone_topics: GoneTopics,
     started: Instant,
-    configs: RefCell<Option<(u64, Rc<GroupConfigs>)>>,
     pub(super) reign: RefCell<Option<Reign>>,
     next_office: Cell<u64>,
     pub(super) waiters: Waiters,
@@ -53,9 +52,15 @@ pub struct Coordinator {
     rebalances: Cell<u64>,
 }
 
-/// Tells one reign from another, also of the same term.
+/// An office as a decision found it: what was decided in it is followed up only while it is still
+/// held. (A leader may lay its office down and take another one in the same term.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Office(u64);
+pub(super) struct Held {
+    /// The term that it is written in.
+    pub(super) term: Term,
+    /// Tells one reign from another.
+    office: u64,
+}
 
 /// The clocks of one moment.
 #[derive(Clone, Copy)]
@@ -77,7 +82,6 @@ impl Coordinator {
             metadata,
             consumers: ConsumerGroups::default(),
             gone_topics: GoneTopics::default(),
-            configs: RefCell::default(),
             reign: RefCell::default(),
             next_office: Cell::new(0),
             waiters: Waiters::default(),
@@ -203,7 +207,7 @@ impl Coordinator {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
         let serving = self.partition.serving_term();
-        let held = self.reign.borrow().as_ref().map(Reign::term);
+        let held = self.reign.borrow().as_ref().map(|reign| reign.held().term);
         match serving {
             Some(term) if held == Some(term) => Ok(term),
             Some(term) => {
@@ -229,10 +233,17 @@ impl Coordinator {
         }
     }
 
-    /// The reign at this moment.
-    pub(super) fn office(&self) -> Option<Office> {
-        self.serving().ok()?;
-        self.reign.borrow().as_ref().map(Reign::office)
+    /// The office at this moment, as [`Coordinator::serving`].
+    pub(super) fn held(&self) -> Result<Held, ErrorCode> {
+        self.serving()?;
+        let reign = self.reign.borrow();
+        let held = reign.as_ref().map(Reign::held);
+        held.ok_or(ErrorCode::NotCoordinator)
+    }
+
+    /// Whether an office is still held.
+    pub(super) fn holds(&self, held: Held) -> bool {
+        self.held() == Ok(held)
     }
 
     /// Whether a new reign has to wait. A leader whose lease ran out for a while may come back in
@@ -246,9 +257,9 @@ impl Coordinator {
     fn take_office(&self, term: Term) {
         let Moment { now, .. } = self.moment();
         let configs = self.configs();
-        let office = Office(self.next_office.get());
-        self.next_office.set(office.0 + 1);
-        let mut reign = Reign::new(term, office);
+        let office = self.next_office.get();
+        self.next_office.set(office + 1);
+        let mut reign = Reign::new(Held { term, office });
         let mut count = 0_usize;
         {
             let machine = self.partition.machine();
@@ -280,7 +291,7 @@ impl Coordinator {
     }
 
     /// Whoever waits looks for the new coordinator.
-    fn abdicate(&self, code: ErrorCode) {
+    pub(super) fn abdicate(&self, code: ErrorCode) {
         let reign = self.reign.borrow_mut().take();
         self.consumers.clear();
         let effects = reign.map_or_else(Vec::new, |reign| reign.close(code));
@@ -326,16 +337,7 @@ impl Coordinator {
 
     /// The settings of groups, as of the newest image.
     pub(super) fn configs(&self) -> Rc<GroupConfigs> {
-        let image = self.metadata.image();
-        let mut held = self.configs.borrow_mut();
-        match &*held {
-            Some((version, configs)) if *version == image.version => configs.clone(),
-            _ => {
-                let configs = Rc::new(image.cluster().groups);
-                *held = Some((image.version, configs.clone()));
-                configs
-            }
-        }
+        self.metadata.group_configs()
     }
 
     pub(super) fn moment(&self) -> Moment {

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use corduroy_group::classic::{ClassicGroup, ClassicState};
-use corduroy_group::commits::{OnItsWay, Retention, Subscribed, expired};
+use corduroy_group::commits::{OnItsWay, Retention, Subscribed, expired, has_expired};
 use corduroy_group::records::{GroupRecord, OffsetValue};
 use corduroy_protocol::ErrorCode;
 use corduroy_record::{Term, TopicPartition};
@@ -82,29 +82,32 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The groups of which something may have expired, without stopping anybody.
+    /// The groups of which something may have expired, without stopping anybody and without building
+    /// anything for the many of which nothing has.
     fn look_for_expired(&self) -> VecDeque<String> {
-        let nothing = HashSet::new();
-        let names: Vec<String> = {
-            let machine = self.partition.machine();
-            let groups = machine
-                .groups()
-                .into_iter()
-                .flat_map(|table| table.groups());
-            groups.map(|(name, _)| name.to_owned()).collect()
-        };
-        let names = names.into_iter();
-        names
-            .filter(|name| !self.expired_of(name, &nothing).is_empty())
-            .collect()
+        let retention = self.retention();
+        let machine = self.partition.machine();
+        let groups = machine
+            .groups()
+            .into_iter()
+            .flat_map(|table| table.groups());
+        let expired = groups.filter(|(name, state)| {
+            let subscribed = || self.subscribed(name, Joining::KnowNothing);
+            has_expired(state, subscribed, retention)
+        });
+        expired.map(|(name, _)| name.to_owned()).collect()
+    }
+
+    fn retention(&self) -> Retention {
+        Retention {
+            now_ms: self.moment().now_ms,
+            retention_ms: self.configs().offsets_retention_ms,
+        }
     }
 
     /// The tombstones of what has expired in a group. `waiting`: groups of which records wait.
     fn expired_of(&self, name: &str, waiting: &HashSet<String>) -> Vec<GroupRecord> {
-        let retention = Retention {
-            now_ms: self.moment().now_ms,
-            retention_ms: self.configs().offsets_retention_ms,
-        };
+        let retention = self.retention();
         let subscribed = self.subscribed(name, Joining::KnowNothing);
         let machine = self.partition.machine();
         let Some(state) = machine.groups().and_then(|table| table.get(name)) else {
@@ -129,15 +132,21 @@ impl Coordinator {
     /// Forgets the offsets of deleted topics, as Kafka does: a topic that gets the same name later
     /// shares nothing with its ancestor.
     pub(super) fn forget_gone_topics(self: &Rc<Self>) {
-        let gone = self.gone_topics.take();
-        if gone.is_empty() {
+        let Some(gone) = self.gone_topics.begin() else {
             return;
-        }
+        };
         let coordinator = self.clone();
         self.env.spawn_local(async move {
-            if let Err(code) = coordinator.forget_offsets_of(&gone).await {
-                warn!(code = code.name(), "offsets of deleted topics stay for now");
-                coordinator.gone_topics.put_back(gone);
+            match coordinator.forget_offsets_of(&gone).await {
+                Ok(()) => {
+                    coordinator.gone_topics.end(&gone);
+                    // More may have ended meanwhile.
+                    coordinator.wake();
+                }
+                Err(code) => {
+                    warn!(code = code.name(), "offsets of deleted topics stay for now");
+                    coordinator.gone_topics.end(&[]);
+                }
             }
         });
     }

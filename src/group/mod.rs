@@ -31,9 +31,12 @@ mod refresh;
 mod topics;
 mod writer;
 
+#[cfg(test)]
+mod tests;
+
 pub use call::{
-    CommitRequest, CommittedOffset, FetchOffsetsRequest, GroupCall, GroupStatus, ListFilter,
-    OffsetCommit, Reply,
+    AskedOffset, CommitRequest, CommittedOffset, FetchOffsetsRequest, GroupCall, GroupStatus,
+    ListFilter, OffsetCommit, Reply,
 };
 pub use coordinator::Coordinator;
 

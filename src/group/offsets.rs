@@ -8,9 +8,11 @@ use corduroy_group::consumer::{check_commit, check_fetch};
 use corduroy_group::records::{GroupRecord, OffsetValue};
 use corduroy_group::table::GroupKind;
 use corduroy_protocol::ErrorCode;
-use corduroy_record::TopicPartition;
+use corduroy_record::{TopicId, TopicPartition};
 
-use super::call::{CommitRequest, CommittedOffset, FetchOffsetsRequest, Reply};
+use crate::controller::MetadataImage;
+
+use super::call::{AskedOffset, CommitRequest, CommittedOffset, FetchOffsetsRequest, Reply};
 use super::coordinator::{Coordinator, Moment};
 use super::expiry::Joining;
 
@@ -52,12 +54,18 @@ impl Coordinator {
         }
         let metadata_max = self.configs().offset_metadata_max;
         let Moment { now_ms, .. } = self.moment();
+        let image = self.metadata.image();
+        // Ends of topics that this decision knows of are seen before it: what it commits is of the
+        // topics of this image, and must not count as something of their ancestors.
+        self.gone_topics.look(&image, now_ms);
+        let now_ms = self.gone_topics.after_all_ends(now_ms);
         let mut records = Vec::with_capacity(request.offsets.len() + 1);
         records.extend(self.owed(&group));
         for (answer, commit) in answers.iter_mut().zip(request.offsets) {
             let refused = commit.refused.or_else(|| {
+                let other = is_of_another(&image, &commit.partition, commit.topic_id);
                 let judged = judge_metadata(&commit.metadata, metadata_max);
-                judged.err().map(|error| error.code)
+                other.or(judged.err().map(|error| error.code))
             });
             if let Some(code) = refused {
                 *answer = code;
@@ -174,22 +182,48 @@ impl Coordinator {
         {
             check_fetch(consumer, member.as_deref(), *epoch).map_err(|error| error.code)?;
         }
+        let image = self.metadata.image();
+        self.gone_topics.look(&image, self.moment().now_ms);
+        let topic_id = |partition: &TopicPartition| {
+            let topic = image.topics.get(&partition.topic);
+            topic.map(|topic| topic.id)
+        };
+        // The offset of a topic that has ended is there until its tombstone is written, and is not
+        // one of its successor.
+        let lives = |partition: &TopicPartition, value: &&OffsetValue| {
+            !self.gone_topics.is_of_the_dead(partition, value)
+        };
         let offsets = state.map(|state| &state.offsets);
         Ok(match request.partitions {
             None => offsets
                 .into_iter()
                 .flatten()
+                .filter(|(partition, value)| lives(partition, value))
                 .map(|(partition, value)| CommittedOffset {
                     partition: partition.clone(),
-                    value: Some(value.clone()),
+                    topic_id: topic_id(partition),
+                    value: Ok(Some(value.clone())),
                 })
                 .collect(),
-            Some(partitions) => partitions
+            Some(asked) => asked
                 .into_iter()
-                .map(|partition| CommittedOffset {
-                    value: offsets.and_then(|offsets| offsets.get(&partition)).cloned(),
-                    partition,
-                })
+                .map(
+                    |AskedOffset {
+                         partition,
+                         topic_id: asked,
+                     }| {
+                        let offset = offsets.and_then(|offsets| offsets.get(&partition));
+                        let offset = offset.filter(|value| lives(&partition, value));
+                        CommittedOffset {
+                            topic_id: topic_id(&partition),
+                            value: match is_of_another(&image, &partition, asked) {
+                                Some(code) => Err(code),
+                                None => Ok(offset.cloned()),
+                            },
+                            partition,
+                        }
+                    },
+                )
                 .collect(),
         })
     }
@@ -236,4 +270,17 @@ impl Coordinator {
             .map(|result| result.err().unwrap_or(ErrorCode::None))
             .collect())
     }
+}
+
+/// Why a topic that a client names by id is not the one of this name now: it was deleted, and
+/// perhaps another one made, after the client's shard had looked the name up.
+fn is_of_another(
+    image: &MetadataImage,
+    partition: &TopicPartition,
+    asked: Option<TopicId>,
+) -> Option<ErrorCode> {
+    let asked = asked?;
+    let topic = image.topics.get(&partition.topic);
+    let is_same = topic.is_some_and(|topic| topic.id == asked);
+    (!is_same).then_some(ErrorCode::UnknownTopicId)
 }

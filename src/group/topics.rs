@@ -1,10 +1,12 @@
 //! The cluster's topics as groups see them: what assignors assign, and what has gone.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use corduroy_group::consumer::{TopicFacts, Topics};
-use corduroy_record::TopicId;
+use corduroy_group::records::OffsetValue;
+use corduroy_record::{TopicId, TopicPartition};
 
 use crate::controller::MetadataImage;
 
@@ -42,14 +44,21 @@ const GONE_KEPT_MS: i64 = 600_000;
 
 /// Topics that were deleted, also where another of the same name is there already: their committed
 /// offsets mean nothing any more.
+///
+/// Law: an offset is of a topic that has ended exactly if its commit's time is not after the one at
+/// which the end was seen. So whoever decides a commit looks first, and takes its time from
+/// [`GoneTopics::after_all_ends`].
 #[derive(Default)]
 pub(super) struct GoneTopics(RefCell<Gone>);
 
 #[derive(Default)]
 struct Gone {
     image: Option<Arc<MetadataImage>>,
-    /// Name, and when its end was seen, milliseconds since the Unix epoch.
-    topics: Vec<(String, i64)>,
+    /// When the newest end of a topic of this name was seen, milliseconds since the Unix epoch.
+    seen_ms: HashMap<String, i64>,
+    /// The newest of all ends.
+    last_ms: Option<i64>,
+    is_being_forgotten: bool,
 }
 
 impl GoneTopics {
@@ -60,24 +69,56 @@ impl GoneTopics {
             Some(before) if before.version != image.version => before,
             _ => return,
         };
-        let ended = before.topics.values().filter(|topic| {
+        gone.seen_ms
+            .retain(|_, seen_ms| now_ms.saturating_sub(*seen_ms) < GONE_KEPT_MS);
+        for topic in before.topics.values() {
             let now = image.topics.get(&topic.name);
-            now.is_none_or(|now| now.id != topic.id)
-        });
-        let ended: Vec<(String, i64)> = ended.map(|t| (t.name.clone(), now_ms)).collect();
-        gone.topics
-            .retain(|(_, seen_ms)| now_ms.saturating_sub(*seen_ms) < GONE_KEPT_MS);
-        gone.topics.extend(ended);
+            if now.is_none_or(|now| now.id != topic.id) {
+                // Clocks of the wall may go back; ends do not.
+                let seen_ms = now_ms.max(gone.last_ms.unwrap_or(now_ms));
+                gone.last_ms = Some(seen_ms);
+                gone.seen_ms.insert(topic.name.clone(), seen_ms);
+            }
+        }
     }
 
-    /// What was taken and could not be acted upon comes with the next call again.
-    pub(super) fn put_back(&self, gone: Vec<(String, i64)>) {
-        self.0.borrow_mut().topics.extend(gone);
+    /// The time of a commit that is decided now: after every end that has been seen.
+    pub(super) fn after_all_ends(&self, now_ms: i64) -> i64 {
+        let gone = self.0.borrow();
+        gone.last_ms
+            .map_or(now_ms, |last_ms| now_ms.max(last_ms.saturating_add(1)))
     }
 
-    /// What has gone since the last call. Only offsets that were committed before a topic's end was
-    /// seen are those of the old topic.
-    pub(super) fn take(&self) -> Vec<(String, i64)> {
-        std::mem::take(&mut self.0.borrow_mut().topics)
+    /// Whether a committed offset is of a topic that has ended.
+    pub(super) fn is_of_the_dead(&self, partition: &TopicPartition, value: &OffsetValue) -> bool {
+        let gone = self.0.borrow();
+        let seen_ms = gone.seen_ms.get(&partition.topic);
+        seen_ms.is_some_and(|seen_ms| value.commit_timestamp_ms <= *seen_ms)
+    }
+
+    /// Begins to forget the offsets of topics that have ended: which, each with when its end was
+    /// seen. `None` where there are none, or somebody is at it.
+    pub(super) fn begin(&self) -> Option<Vec<(String, i64)>> {
+        let mut gone = self.0.borrow_mut();
+        if gone.seen_ms.is_empty() || gone.is_being_forgotten {
+            return None;
+        }
+        gone.is_being_forgotten = true;
+        let all = gone.seen_ms.iter();
+        Some(
+            all.map(|(name, seen_ms)| (name.clone(), *seen_ms))
+                .collect(),
+        )
+    }
+
+    /// The offsets of the topics `done` are forgotten. Ends that were seen since then stay.
+    pub(super) fn end(&self, done: &[(String, i64)]) {
+        let mut gone = self.0.borrow_mut();
+        gone.is_being_forgotten = false;
+        for (name, done_ms) in done {
+            if gone.seen_ms.get(name) == Some(done_ms) {
+                gone.seen_ms.remove(name);
+            }
+        }
     }
 }

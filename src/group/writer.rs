@@ -92,6 +92,13 @@ impl Writer {
         }
     }
 
+    /// Keeps what is handed in from going on until the guard is dropped.
+    #[cfg(test)]
+    pub(super) fn hold(self: &Rc<Self>) -> Release {
+        self.held.set(true);
+        Release(self.clone())
+    }
+
     /// Waits until nothing is under way, then runs `decide` on what is applied and writes its
     /// records before anything that waits. What waits was decided already, without them, and comes
     /// behind them: `decide` has to be right about that.
@@ -279,7 +286,7 @@ enum Place {
 }
 
 /// Lets what waits go on, also where whoever held it gave up.
-struct Release(Rc<Writer>);
+pub(super) struct Release(Rc<Writer>);
 
 impl Drop for Release {
     fn drop(&mut self) {

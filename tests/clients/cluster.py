@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 NODES = (1, 2, 3)
@@ -80,6 +81,16 @@ class Cluster:
 
     def log(self, node):
         return self.directory / f"node-{node}.log"
+
+    def told(self, node, since):
+        """What a node has logged since a moment of the wall clock: (seconds since the epoch, the line's JSON)."""
+        for line in self.log(node).read_text(errors="replace").splitlines():
+            if not line.startswith("{"):
+                continue
+            told = json.loads(line)
+            wall = datetime.fromisoformat(told["timestamp"]).timestamp()
+            if wall >= since:
+                yield wall, told
 
     def command(self, node):
         place = NODES.index(node)

@@ -4,7 +4,7 @@ import time
 
 from cluster import NODES
 from expected import must, until
-from groups_scene import read_everything, report_pause
+from groups_scene import CALM_SECONDS, read_everything, report_failover, report_pause
 
 
 def disturbed(members, since):
@@ -36,10 +36,13 @@ def kill(scene):
     generation = scene.coordinators.generation("kill-group")
     for number in range(3 if scene.long else 1):
         node = scene.coordinator("kill-group")
-        mark = time.monotonic()
+        # What the pauses are compared with.
+        time.sleep(CALM_SECONDS)
+        mark, mark_wall = time.monotonic(), time.time()
         scene.cluster.kill(node)
         # Longer than a session: who was not heard of by the new coordinator would be gone.
         time.sleep(22 if number == 0 else 5)
+        report_failover(scene.cluster, "kill", mark_wall, node)
         report_pause(members, ticker, mark)
         must_be_calm(members, mark, f"kill {number}")
         must(scene.coordinator("kill-group") != node, "the dead node is named as coordinator")

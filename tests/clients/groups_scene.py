@@ -16,6 +16,11 @@ from groups_wire import Coordinators, GroupBroker
 # (a second), far below what a rebalance or a lost member would take on this load.
 PAUSE_MOST_SECONDS = 10
 
+# What a pause is compared with: the same members in the time before the fault.
+CALM_SECONDS = 5
+# A pause that begins so soon after a fault is the fault's.
+AT_ONCE_SECONDS = 0.25
+
 
 class Scene:
     def __init__(self, directory, args, overrides=()):
@@ -221,15 +226,66 @@ class Scene:
 
 
 def report_pause(members, ticker, since, goal=True, until_when=None):
-    """Prints the longest pause of consumption beside what the producer saw, and judges it."""
-    reads = [read for member in members for read in member.reads]
+    """Prints the longest pause of consumption beside what the producer saw, by client, and judges it."""
+    reads = sorted((read[0], read[1], read[2], member.kind) for member in members for read in list(member.reads))
     pause, where, began = longest_gap(reads, since, until_when)
-    acks, _, _ = longest_gap(ticker.acks, since, until_when)
+    acks, _, acks_began = longest_gap(ticker.acks, since, until_when)
     grade = f" (goal < 1 s: {'reached' if pause < 1 else 'MISSED'})" if goal else ""
     print(f"  longest pause of a partition's consumption: {pause * 1000:.0f} ms{grade}, of its producer: {acks * 1000:.0f} ms"
-          f" ({where}, {began - since:.2f} s after the fault)", flush=True)  # fmt: skip
+          f" ({where}, {began - since:.2f} s after the fault; the producer's {acks_began - since:.2f} s after it)", flush=True)  # fmt: skip
+    by_kind = longest_gaps_by_kind(reads, since, until_when)
+    print("  by client: " + ", ".join(f"{kind} {gap * 1000:.0f} ms ({at - since:.2f} s after)" for kind, (gap, at) in sorted(by_kind.items())), flush=True)
+    resumed = longest_gaps_by_kind(reads, since, until_when, begins_at_once=True)
+    print("  until each partition was read on: " + ", ".join(f"{kind} {gap * 1000:.0f} ms" for kind, (gap, _) in sorted(resumed.items()))
+          + f"; in the {CALM_SECONDS} s before, nothing having happened: {calm_gap(reads, since) * 1000:.0f} ms", flush=True)  # fmt: skip
     must(pause < PAUSE_MOST_SECONDS, f"nobody read {where} for {pause:.1f} s")
     return pause
+
+
+def longest_gaps_by_kind(reads, since, until=None, begins_at_once=False):
+    """The longest gap of a partition that a client ended by reading on: {kind: (seconds, when it began)}.
+
+    `begins_at_once`: only those that last from the fault on, without what the machine did later. What was
+    under way when the fault came is read yet, so a pause may begin a little after it.
+    """
+    last, longest = {}, {}
+    for when, topic, partition, kind in reads:
+        if until is not None and when > until:
+            break
+        before = max(last.get((topic, partition), since), since)
+        counts = not begins_at_once or before - since < AT_ONCE_SECONDS
+        if counts and when - before > longest.get(kind, (0, since))[0]:
+            longest[kind] = (when - before, before)
+        last[(topic, partition)] = when
+    return longest
+
+
+def calm_gap(reads, until):
+    """The longest gap of a partition in the time before a fault: what the machine itself makes of it."""
+    since = until - CALM_SECONDS
+    found = longest_gaps_by_kind([read for read in reads if since <= read[0]], since, until)
+    return max((gap for gap, _ in found.values()), default=0)
+
+
+def report_failover(cluster, topic, mark_wall, dead):
+    """Prints when the living nodes knew of a node's death, and when they led in its place, in ms after it."""
+    for node in NODES:
+        if node == dead:
+            continue
+        after = {}
+        for wall, told in cluster.told(node, mark_wall):
+            place = (told.get("span") or {}).get("topic")
+            match told["fields"].get("message"):
+                case "a node is down":
+                    after.setdefault("knew", wall)
+                case "leads" if place == topic:
+                    after.setdefault("first", wall)
+                    after["last"], after["count"] = wall, after.get("count", 0) + 1
+                case "leads" if place == "__consumer_offsets":
+                    after["coordinates"], after["groups"] = wall, after.get("groups", 0) + 1
+        ms = lambda name: f"{(after[name] - mark_wall) * 1000:.0f} ms" if name in after else "never"  # noqa: E731
+        print(f"  node {node}: knew after {ms('knew')}, led {after.get('count', 0)} partitions of {topic} more after {ms('first')} to {ms('last')},"
+              f" coordinated {after.get('groups', 0)} more after {ms('coordinates')}", flush=True)  # fmt: skip
 
 
 def read_everything(members, ticker, seconds=60):

@@ -306,6 +306,8 @@ fn offsets_expire_by_the_rule_of_their_group() {
         };
         let state = table.get("g").unwrap();
         let found = expired("g", state, &subscribed, retention, OnItsWay::Nothing);
+        let has = has_expired(state, || subscribed.clone(), retention);
+        assert_eq!(has, !found.is_empty(), "{row}: found without building it");
         assert_eq!(words(&found), expected, "{row}");
         let left = state.offsets.len() - found.len().min(state.offsets.len());
         let members = state.has_members();

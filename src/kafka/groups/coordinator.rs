@@ -11,7 +11,6 @@ use corduroy_record::GroupId;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use crate::config::GroupConfigs;
 use crate::controller::NewTopic;
 use crate::group::{CONSUMER_OFFSETS, GroupCall, Reply};
 use crate::kafka::context::KafkaContext;
@@ -28,8 +27,9 @@ const KEY_TRANSACTION: i8 = 1;
 const TOPIC_WAIT: Duration = Duration::from_secs(5);
 /// How long it waits before that for nodes that the seeds name and that have not joined yet.
 const FOUNDERS_WAIT: Duration = Duration::from_secs(3);
-/// How long an answer waits for a coordinator while a failover is under way.
-const LEADER_WAIT: Duration = Duration::from_millis(500);
+/// How long an answer waits for a coordinator while a failover is under way: as Metadata's do for
+/// leaders, since a client that is told of none waits for its own timer (librdkafka: 0.5 s).
+const LEADER_WAIT: Duration = Duration::from_secs(1);
 
 /// Where a group's coordinator is, or why nobody knows.
 type Found = Result<(i32, String, i32), (ErrorCode, String)>;
@@ -145,7 +145,7 @@ fn leader_of(ctx: &KafkaContext, key: &str) -> Found {
 /// The internal topic as this cluster would create it.
 pub fn offsets_topic(ctx: &KafkaContext) -> NewTopic {
     let image = ctx.metadata.image();
-    let groups = image.cluster().groups;
+    let groups = ctx.metadata.group_configs();
     let factor = groups
         .topic_replication_factor
         .min(image.nodes.len())
@@ -163,15 +163,19 @@ pub fn offsets_topic(ctx: &KafkaContext) -> NewTopic {
     }
 }
 
+/// How many nodes of those that the seeds name, and that the internal topic needs for its `factor`
+/// of replicas, have not joined yet.
+fn missing_founders(factor: usize, seeds: usize, nodes: usize) -> usize {
+    factor.min(seeds).saturating_sub(nodes)
+}
+
 /// The internal topic keeps the replicas that it is created with. So a first group that comes while
 /// a cluster is only just forming waits a little for the nodes that the seeds name.
 async fn wait_for_founders(ctx: &KafkaContext) {
     let missing = || {
         let image = ctx.metadata.image();
-        let factor = image.cluster().groups.topic_replication_factor;
-        factor
-            .min(ctx.config.seeds.len())
-            .saturating_sub(image.nodes.len())
+        let factor = ctx.metadata.group_configs().topic_replication_factor;
+        missing_founders(factor, ctx.config.seeds.len(), image.nodes.len())
     };
     let is_complete = || missing() == 0;
     if is_complete()
@@ -259,7 +263,7 @@ pub(super) async fn ask_partition<T>(
 ) -> Result<T, ErrorCode> {
     let (reply, answer) = oneshot::channel();
     let call = call(reply);
-    let write_wait = GroupConfigs::offsets_commit_timeout(&ctx.metadata.image().cluster_configs);
+    let write_wait = ctx.metadata.group_configs().offsets_commit_timeout;
     let answer = answer_in_time(answer, call.answer_wait(write_wait));
     let owner = ctx.shard.owner(place);
     if owner == ctx.shard.index() {
@@ -289,4 +293,28 @@ async fn answer_in_time<T>(
     };
     // An answer that never comes: the coordinator went away with the question.
     answered.map_err(|_| ErrorCode::NotCoordinator)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn founders_are_waited_for_as_far_as_the_replicas_need_them() {
+        // `offsets.topic.replication.factor`, nodes among the seeds, nodes that have joined.
+        let rows = [
+            ((3, 3, 1), 2, "two of three are still to come"),
+            ((3, 3, 2), 1, "one is"),
+            ((3, 3, 3), 0, "all are here"),
+            ((3, 5, 3), 0, "more than it takes are here"),
+            ((3, 1, 1), 0, "a node that knows of no other"),
+            ((3, 0, 1), 0, "a node without seeds"),
+            ((1, 3, 1), 0, "one replica"),
+            ((3, 2, 1), 1, "a cluster of two"),
+            ((3, 3, 4), 0, "nodes that no seed names count too"),
+        ];
+        for ((factor, seeds, nodes), missing, what) in rows {
+            assert_eq!(missing_founders(factor, seeds, nodes), missing, "{what}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use corduroy_group::classic::MemberIdentity;
+use corduroy_group::records::OffsetValue;
 use corduroy_protocol::messages::{
     GroupId, OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
     OffsetFetchRequest, OffsetFetchResponse, TopicName,
@@ -18,7 +19,9 @@ use futures::future::join_all;
 use uuid::Uuid;
 
 use crate::controller::MetadataImage;
-use crate::group::{CommitRequest, CommittedOffset, FetchOffsetsRequest, GroupCall, OffsetCommit};
+use crate::group::{
+    AskedOffset, CommitRequest, CommittedOffset, FetchOffsetsRequest, GroupCall, OffsetCommit,
+};
 use crate::kafka::context::KafkaContext;
 
 use super::coordinator::ask;
@@ -67,6 +70,11 @@ impl TopicRef {
             name: image.topic_by_id(id).map(|topic| topic.name.clone()),
             id: id.uuid(),
         }
+    }
+
+    /// The id, where the topic goes by it.
+    fn asked_id(&self) -> Option<TopicId> {
+        (!self.id.is_nil()).then(|| TopicId::new(self.id))
     }
 
     fn wire_name(&self) -> TopicName {
@@ -141,6 +149,7 @@ async fn commit_offsets(
                 let index = partition.partition_index;
                 OffsetCommit {
                     partition: place(topic.name.as_deref().unwrap_or_default(), index),
+                    topic_id: topic.asked_id(),
                     offset: Offset::new(partition.committed_offset),
                     leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),
                     metadata: partition
@@ -213,7 +222,7 @@ struct Asked {
 }
 
 /// A topic of an answer, each partition with its error.
-type Rows = Vec<(TopicRef, Vec<(i32, ErrorCode, Option<CommittedOffset>)>)>;
+type Rows = Vec<(TopicRef, Vec<(i32, ErrorCode, Option<OffsetValue>)>)>;
 
 /// OffsetFetch (versions 1 to 9).
 pub async fn offset_fetch(
@@ -241,7 +250,7 @@ pub async fn offset_fetch(
             by_id: false,
         };
         let answer = fetch_one(ctx, header, &asked).await;
-        return old_answer(ctx, header, asked, answer);
+        return old_answer(header, asked, answer);
     }
     let groups = request.groups.into_iter().map(|group| Asked {
         group: group.group_id,
@@ -307,7 +316,7 @@ async fn fetch_all(
         match answer {
             Err(code) => row.with_error_code(code.code()),
             Ok(offsets) => {
-                let topics = rows(ctx, asked, offsets).into_iter().map(|(topic, rows)| {
+                let topics = rows(asked, offsets).into_iter().map(|(topic, rows)| {
                     let partitions = rows.into_iter().map(|(partition, code, committed)| {
                         let (offset, epoch, metadata) = wire(committed);
                         fetched::OffsetFetchResponsePartitions::default()
@@ -341,9 +350,14 @@ async fn fetch_one(
     let partitions = asked.topics.as_ref().map(|topics| {
         let known = topics
             .iter()
-            .filter_map(|(topic, partitions)| Some((topic.name.as_deref()?, partitions)));
+            .filter_map(|(topic, partitions)| Some((topic, topic.name.as_deref()?, partitions)));
         known
-            .flat_map(|(name, partitions)| partitions.iter().map(move |p| place(name, *p)))
+            .flat_map(|(topic, name, partitions)| {
+                partitions.iter().map(move |partition| AskedOffset {
+                    partition: place(name, *partition),
+                    topic_id: topic.asked_id(),
+                })
+            })
             .collect()
     });
     let request = FetchOffsetsRequest {
@@ -365,16 +379,22 @@ async fn fetch_one(
 }
 
 /// An answer in the order of its question.
-fn rows(ctx: &KafkaContext, asked: Asked, offsets: Vec<CommittedOffset>) -> Rows {
+fn rows(asked: Asked, offsets: Vec<CommittedOffset>) -> Rows {
     let Some(topics) = asked.topics else {
-        return all_rows(ctx, asked.by_id, offsets);
+        return all_rows(asked.by_id, offsets);
     };
     let mut offsets = offsets.into_iter();
     let topics = topics.into_iter().map(|(topic, partitions)| {
         let known = topic.name.is_some();
-        let partitions = partitions.into_iter().map(|partition| match known {
-            true => (partition, ErrorCode::None, offsets.next()),
-            false => (partition, ErrorCode::UnknownTopicId, None),
+        let partitions = partitions.into_iter().map(|partition| {
+            let committed = match known {
+                true => offsets.next().map_or(Ok(None), |offset| offset.value),
+                false => Err(ErrorCode::UnknownTopicId),
+            };
+            match committed {
+                Ok(value) => (partition, ErrorCode::None, value),
+                Err(code) => (partition, code, None),
+            }
         });
         let partitions = partitions.collect();
         (topic, partitions)
@@ -383,17 +403,17 @@ fn rows(ctx: &KafkaContext, asked: Asked, offsets: Vec<CommittedOffset>) -> Rows
 }
 
 /// All offsets of a group by topic. One whose topic is gone cannot be named by id.
-fn all_rows(ctx: &KafkaContext, by_id: bool, offsets: Vec<CommittedOffset>) -> Rows {
-    let image = ctx.metadata.image();
-    let mut topics: BTreeMap<String, Vec<_>> = BTreeMap::new();
+fn all_rows(by_id: bool, offsets: Vec<CommittedOffset>) -> Rows {
+    let mut topics: BTreeMap<String, (Option<TopicId>, Vec<_>)> = BTreeMap::new();
     for committed in offsets {
-        let rows = topics.entry(committed.partition.topic.clone()).or_default();
-        let partition = committed.partition.partition.get();
-        rows.push((partition, ErrorCode::None, Some(committed)));
+        let (TopicPartition { topic, partition }, id) = (committed.partition, committed.topic_id);
+        let (_, rows) = topics.entry(topic).or_insert_with(|| (id, Vec::new()));
+        let value = committed.value.ok().flatten();
+        rows.push((partition.get(), ErrorCode::None, value));
     }
-    let topics = topics.into_iter().filter_map(|(name, rows)| {
+    let topics = topics.into_iter().filter_map(|(name, (id, rows))| {
         let id = match by_id {
-            true => image.topics.get(&name)?.id.uuid(),
+            true => id?.uuid(),
             false => Uuid::nil(),
         };
         let name = Some(name);
@@ -404,7 +424,6 @@ fn all_rows(ctx: &KafkaContext, by_id: bool, offsets: Vec<CommittedOffset>) -> R
 
 /// Up to version 7. Version 1 has no place for the group's error, so each partition carries it.
 fn old_answer(
-    ctx: &KafkaContext,
     header: &RequestHeader,
     asked: Asked,
     answer: Result<Vec<CommittedOffset>, ErrorCode>,
@@ -417,7 +436,7 @@ fn old_answer(
         }
         Err(code) => (Vec::new(), code),
     };
-    let topics = rows(ctx, asked, offsets).into_iter().map(|(topic, rows)| {
+    let topics = rows(asked, offsets).into_iter().map(|(topic, rows)| {
         let partitions = rows.into_iter().map(|(partition, _, committed)| {
             let (offset, epoch, metadata) = wire(committed);
             fetched::OffsetFetchResponsePartition::default()
@@ -435,8 +454,8 @@ fn old_answer(
 }
 
 /// Offset, leader epoch and metadata of a partition, as on the wire.
-fn wire(committed: Option<CommittedOffset>) -> (i64, i32, StrBytes) {
-    match committed.and_then(|committed| committed.value) {
+fn wire(committed: Option<OffsetValue>) -> (i64, i32, StrBytes) {
+    match committed {
         Some(value) => (
             value.offset.get(),
             value.leader_epoch.get(),
