@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by `run` and `run-rust`: a cluster, the smoke of every client, then a real text file from each
-# to each.
+# Sourced by `run` and `run-rust`: a cluster, the smoke of every client, then a real text file that each
+# writes whole, and reads as the next one does.
 #
 # The caller sets `here`, `brokers` (empty: three nodes are started), `keep`, `names` (the clients, in
 # their order) and a function `client NAME` that sets `command`. A client is called as
@@ -80,13 +80,14 @@ call() {
     timeout "$CLIENT_SECONDS_MAX" "${command[@]}" "$brokers" "$@"
 }
 
-# words NAME OTHER CODEC: NAME writes the file, then NAME reads every partition, then OTHER.
+# words NAME OTHER CODEC: NAME writes the file, then NAME reads every partition, then OTHER, if it is another.
 words() {
-    local name=$1 other=$2 codec=$3 topic=$1-words reader
+    local name=$1 codec=$3 topic=$1-words reader readers=("$1")
+    [ "$2" = "$1" ] || readers+=("$2")
     call "$name" produce "$topic" "$codec" < "$work/words" || return
-    for reader in "$name" "$other"; do
+    for reader in "${readers[@]}"; do
         call "$reader" read "$topic" "$work/$topic-by-$reader" || return
         python3 "$here/words.py" judge "$work/$topic-by-$reader" || return
     done
-    echo "$(wc -l < "$work/words") lines ($codec) in $(find "$work" -name "$topic-by-$name-*" | wc -l) partitions, read by $name and $other"
+    echo "$(wc -l < "$work/words") lines ($codec) in $(find "$work" -name "$topic-by-$name-*" | wc -l) partitions, read by ${readers[*]}"
 }
