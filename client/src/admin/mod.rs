@@ -23,7 +23,7 @@ pub use topics::{
 
 use crate::client::ClientShared;
 use crate::config::Isolation;
-use crate::error::Error;
+use crate::error::{Error, Outcome};
 use crate::metadata::Asker;
 use crate::offsets::{ListedOffset, OffsetSpec, Question, list};
 
@@ -85,6 +85,10 @@ impl Admin {
 fn check(code: i16, message: Option<&str>) -> Result<(), Error> {
     match ErrorCode::from_code(code) {
         ErrorCode::None => Ok(()),
+        // Decided or not, it did not show in time: a new topic without leaders, for one.
+        code @ ErrorCode::RequestTimedOut => {
+            Err(Error::broker(code, message).with_outcome(Outcome::Unknown))
+        }
         code => Err(Error::broker(code, message)),
     }
 }

@@ -157,7 +157,8 @@ impl Admin {
     pub async fn create_partitions(&self, topic: &str, partitions: i32) -> Result<(), Error> {
         let name: Arc<str> = topic.into();
         let deadline = self.client.api_deadline();
-        self.client
+        let grown = self
+            .client
             .ask(
                 Target::Controller,
                 deadline,
@@ -178,9 +179,19 @@ impl Admin {
                     )),
                 },
             )
-            .await
-            .map(|_| ())
-            .map_err(|error| error.with_topic(&name))
+            .await;
+        match grown {
+            Ok(_) => Ok(()),
+            // An earlier try of ours was it, if there are as many as it asked for.
+            Err(error)
+                if error.kind() == ErrorKind::Broker(ErrorCode::InvalidPartitions)
+                    && error.outcome() == Outcome::Unknown
+                    && self.describe_topic(topic).await?.partitions.len() as i32 == partitions =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error.with_topic(&name)),
+        }
     }
 
     /// All topics, by name.
@@ -493,20 +504,30 @@ impl CreateTopic {
                     created: !self.validate_only,
                 })
             }
-            Err(error) if self.ensure && error.kind() == exists => {
+            Err(error) if error.kind() == exists => {
+                // An earlier try of ours was it, if what is there is what it asked for.
+                let maybe_ours = error.outcome() == Outcome::Unknown && !self.validate_only;
+                if !self.ensure && !maybe_ours {
+                    return Err(error.with_topic(&name));
+                }
                 let described = Admin::new(self.client.clone())
                     .describe_topic(&*self.name)
                     .await?;
-                let replicas = described
-                    .partitions
-                    .first()
-                    .map(|first| first.replicas.len());
+                let partitions = Some(described.partitions.len() as i32);
+                let replication = described.partitions.first();
+                let replication = replication.map(|first| first.replicas.len() as i16);
+                let created = maybe_ours
+                    && (self.partitions.is_none() || self.partitions == partitions)
+                    && (self.replication.is_none() || self.replication == replication);
+                if !self.ensure && !created {
+                    return Err(error.with_topic(&name));
+                }
                 Ok(CreatedTopic {
                     name: self.name,
                     id: Some(described.id).filter(|id| !id.is_nil()),
-                    partitions: Some(described.partitions.len() as i32),
-                    replication: replicas.map(|count| count as i16),
-                    created: false,
+                    partitions,
+                    replication,
+                    created,
                 })
             }
             Err(error) => Err(error.with_topic(&name)),

@@ -6,7 +6,7 @@ use corduroy_client::{
     Client, ConfigResource, ConfigSource, ErrorCode, ErrorKind, Isolation, OffsetSpec, Record,
 };
 
-use crate::broker::Cluster;
+use crate::broker::{Act, Cluster};
 use crate::{connect, quick};
 
 #[tokio::test]
@@ -57,6 +57,26 @@ async fn topics_are_created_listed_described_and_deleted() {
     assert_eq!(error.kind(), ErrorKind::UnknownTopic);
     let error = admin.describe_topic("a").await.expect_err("gone");
     assert_eq!(error.kind(), ErrorKind::UnknownTopic);
+}
+
+#[tokio::test]
+async fn a_topic_that_was_created_too_late_for_its_answer_is_created() {
+    let cluster = Cluster::start(1).await;
+    let admin = connect(&cluster).await.admin();
+    // Created, but without leaders in time: the next try finds it there.
+    cluster.script(1, [Act::AppendThenRefuse(ErrorCode::RequestTimedOut)]);
+    let created = admin.create_topic("t").partitions(3).await.expect("ours");
+    assert_eq!((created.created, created.partitions), (true, Some(3)));
+
+    // Somebody else's is told by what nobody here asked for.
+    let exists = ErrorKind::Broker(ErrorCode::TopicAlreadyExists);
+    cluster.script(1, [Act::AppendThenRefuse(ErrorCode::RequestTimedOut)]);
+    let error = admin.create_topic("u").replication(3).await;
+    let error = error.expect_err("the mock gives one replica");
+    assert_eq!(error.kind(), exists);
+    // One try, one plain answer.
+    let error = admin.create_topic("t").partitions(3).await;
+    assert_eq!(error.expect_err("exists").kind(), exists);
 }
 
 #[tokio::test]

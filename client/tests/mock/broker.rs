@@ -196,7 +196,7 @@ impl Cluster {
         self.lock().controller = id;
     }
 
-    /// What the node does with its next Produce requests, one each.
+    /// What the node does with its next Produce and CreateTopics requests, one each.
     pub fn script(&self, node: i32, acts: impl IntoIterator<Item = Act>) {
         self.lock().script.entry(node).or_default().extend(acts);
     }
@@ -347,12 +347,13 @@ impl Cluster {
                 let name = topic.name.to_string();
                 let is_controller = self.lock().controller == node;
                 let exists = self.lock().topics.contains_key(&name);
-                let code = match (is_controller, exists) {
-                    (false, _) => ErrorCode::NotController,
-                    (true, true) => ErrorCode::TopicAlreadyExists,
-                    (true, false) => ErrorCode::None,
+                let code = match (is_controller, exists, self.next_act(node)) {
+                    (false, ..) => ErrorCode::NotController,
+                    (true, true, _) => ErrorCode::TopicAlreadyExists,
+                    (true, false, Act::AppendThenRefuse(code)) => code,
+                    (true, false, _) => ErrorCode::None,
                 };
-                if code == ErrorCode::None && !request.validate_only {
+                if is_controller && !exists && !request.validate_only {
                     self.create(&name, topic.num_partitions.max(1) as usize, node);
                 }
                 let result = CreatableTopicResult::default()
@@ -564,14 +565,15 @@ impl Cluster {
         ListOffsetsResponse::default().with_topics(topics.collect())
     }
 
+    fn next_act(&self, node: i32) -> Act {
+        let mut state = self.lock();
+        let act = state.script.get_mut(&node).and_then(VecDeque::pop_front);
+        act.unwrap_or(Act::Serve)
+    }
+
     /// `None` closes the connection.
     async fn produce(&self, node: i32, request: ProduceRequest) -> Option<Response> {
-        let act = self
-            .lock()
-            .script
-            .get_mut(&node)
-            .and_then(VecDeque::pop_front);
-        let act = act.unwrap_or(Act::Serve);
+        let act = self.next_act(node);
         match act {
             Act::Hold => self.released.notified().await,
             Act::Drop => return None,
