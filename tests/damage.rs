@@ -104,6 +104,45 @@ fn flip_the_vote(data_dir: &Path) {
     panic!("no state file");
 }
 
+/// Flips a bit in the middle of a file.
+fn flip_in(path: &Path) {
+    let bytes = fs::read(path).expect("a file");
+    let at = bytes.len().min(80) / 2;
+    let file = fs::File::options().write(true).open(path);
+    file.expect("writable")
+        .write_at(&[bytes[at] ^ 1], at as u64)
+        .expect("written");
+}
+
+/// Flips a bit in each registration, the controller's too or alone.
+fn flip_registrations(data_dir: &Path, is_struck: fn(&str) -> bool) {
+    let mut count = 0;
+    for entry in fs::read_dir(data_dir.join("registry")).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with("journal-") && is_struck(&name) {
+            flip_in(&entry.path());
+            count += 1;
+        }
+    }
+    assert!(count > 0, "nothing was struck");
+}
+
+/// A registration's name begins with the topic's id; the controller's is all zeros.
+fn is_controllers(name: &str) -> bool {
+    name.starts_with("00000000-")
+}
+
+fn flip_the_registrations(data_dir: &Path) {
+    flip_registrations(data_dir, |_| true);
+}
+
+/// Neither of the two files that say which replica it is can be read.
+fn flip_the_registrations_and_the_vote(data_dir: &Path) {
+    flip_registrations(data_dir, |_| true);
+    flip_the_vote(data_dir);
+}
+
 fn check_damaged(extra: &[&str], stop: fn(&mut support::Node), damage: Damage) {
     let mut cluster = Cluster::start_with(3, extra);
     let topic = "flipped";
@@ -212,6 +251,123 @@ fn a_flipped_bit_beside_the_vote_is_refetched() {
     check_damaged(&[], support::Node::terminate, flip_the_vote);
 }
 
+#[test]
+fn a_replica_that_nothing_identifies_is_refetched() {
+    let _alone = alone();
+    check_damaged(
+        &[],
+        support::Node::kill,
+        flip_the_registrations_and_the_vote,
+    );
+}
+
+/// It may have voted for node 3 and forgotten it: nobody takes it back before node 3 has been asked. An
+/// operator sees what is missing, and that it comes by itself.
+#[test]
+fn a_damaged_replica_is_shown_and_waits_for_the_voter_that_may_know_more() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    cluster.create_topic("shown", 1, &[]);
+    produce(&cluster, "shown", "before");
+    cluster.wait_in_sync("shown", 0, 3);
+    for node in [2, 3] {
+        cluster.node(node).terminate();
+    }
+    flip_the_vote(&cluster.node(2).data_dir.clone());
+    cluster.node(2).start();
+    cluster.node(2).wait_ready();
+    let damaged = "a replica of this node is damaged (shown/0): it neither votes nor leads";
+    wait_until("health names the replica", || {
+        let health = cluster.nodes[1].admin_get("/health/cluster");
+        health.is_some_and(|(_, body)| {
+            body.contains(damaged) && body.contains(r#""replicas_damaged":1"#)
+        })
+    });
+    let metric = cluster.nodes[1].metric("corduroy_raft_damaged_replicas");
+    assert_eq!(metric, Some(1.0));
+    wait_until("the command line shows it", || {
+        let shown = cluster.run(&["cluster", "status"]);
+        String::from_utf8_lossy(&shown.stdout).contains(&format!("node 2: {damaged}"))
+    });
+
+    cluster.node(3).start();
+    cluster.wait_in_sync("shown", 0, 3);
+    wait_until("nothing is damaged any more", || {
+        cluster.nodes[1].metric("corduroy_raft_damaged_replicas") == Some(0.0)
+    });
+    let found = block_on(async { read_all(&client(&cluster.bootstrap()).await, "shown", 0).await });
+    assert_eq!(found, [(0, "before".to_owned())]);
+}
+
+/// Its state file says the same: nothing is lost.
+#[test]
+fn damaged_registrations_are_written_again() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    cluster.create_topic("kept", 2, &[]);
+    produce(&cluster, "kept", "before");
+    for damage in [flip_the_registrations as Damage, |data_dir| {
+        flip_registrations(data_dir, is_controllers)
+    }] {
+        cluster.node(2).terminate();
+        let data_dir = cluster.node(2).data_dir.clone();
+        let from = cluster.node(2).log().len();
+        damage(&data_dir);
+        cluster.node(2).start();
+        cluster.node(2).wait_ready();
+        cluster.wait_in_sync("kept", 0, 3);
+        let log = cluster.nodes[1].log();
+        assert!(log[from..].contains("a damaged registration was restored"));
+        assert!(
+            !log[from..].contains("neither votes nor leads"),
+            "{}",
+            &log[from..]
+        );
+    }
+}
+
+/// The controller's replica is one like any other: what its node lost of it comes from the leader.
+fn check_controller_damaged(damage: Damage) {
+    let mut cluster = Cluster::start(3);
+    for topic in ["first", "second", "third"] {
+        cluster.create_topic(topic, 1, &[]);
+    }
+    cluster.node(2).terminate();
+    let data_dir = cluster.node(2).data_dir.clone();
+    let from = cluster.node(2).log().len();
+    damage(&data_dir);
+    cluster.node(2).start();
+    cluster.node(2).wait_ready();
+    wait_until("it has its vote again", || {
+        cluster.nodes[1].log()[from..].contains("this replica may vote again")
+    });
+    assert!(cluster.nodes[1].partition("third", 0).is_some());
+    // Without it nothing is decided.
+    cluster.node(3).kill();
+    let mut attempts = 0;
+    wait_until("two nodes decide", || {
+        attempts += 1;
+        let topic = format!("fourth-{attempts}");
+        let create = ["topic", "create", &topic, "-p", "1", "-r", "2"];
+        cluster.run(&create).status.success()
+    });
+}
+
+#[test]
+fn a_flipped_bit_in_the_controllers_state_is_refetched() {
+    let _alone = alone();
+    check_controller_damaged(|data_dir| flip_in(&data_dir.join("controller/state")));
+}
+
+#[test]
+fn a_controllers_replica_that_nothing_identifies_is_refetched() {
+    let _alone = alone();
+    check_controller_damaged(|data_dir| {
+        flip_in(&data_dir.join("controller/state"));
+        flip_registrations(data_dir, is_controllers);
+    });
+}
+
 /// The segment of the controller's log on a node.
 fn controller_segment(data_dir: &Path) -> PathBuf {
     let logs = fs::read_dir(data_dir.join("controller"))
@@ -290,7 +446,7 @@ fn damage_in_the_only_copy_of_the_controllers_log_is_said_and_cut_by_nobody() {
         wait_until("it refuses to start", || refusals() == start);
         let log = cluster.nodes[0].log();
         let file = segment.file_name().expect("a name").to_string_lossy();
-        for said in ["log-dump", file.as_ref()] {
+        for said in ["log-dump", file.as_ref(), "put a sound copy of it in place"] {
             assert!(log.contains(said), "{said:?} is not in:\n{log}");
         }
         cluster.node(1).kill();

@@ -325,6 +325,53 @@ pub(crate) async fn look_at(core: &Rc<Core>, id: ReplicaId, node: NodeId) -> Res
     }
 }
 
+/// Whether this leader may take `returned` back, which lost log and perhaps its vote (law 8).
+///
+/// A replica that forgot its vote may have helped to elect a leader of a later term. It would take
+/// this one for its leader, and help it to commit what the later one does not hold. So the others are
+/// asked first: none knows of a later term, and every majority that `returned` could have been part
+/// of has one among those that answered and forgot nothing. If all answered whose nodes are still
+/// members of the cluster, that is all that can ever be known. A replica that still has its vote, for this leader, refuses older ones by itself.
+pub(crate) async fn may_take_back(core: &Rc<Core>, returned: ReplicaId, node: NodeId) -> bool {
+    let Some(vote) = core.vote().filter(|_| core.is_leader()) else {
+        return false;
+    };
+    let patience = core.config.transfer_max;
+    let ask = |id, node| survey(core, id, node, (NO_REPLICA, 0), patience);
+    let own_word = ask(returned, node).await;
+    if own_word.is_some_and(|(_, state)| RaftVote::from(state.vote) == vote) {
+        return true;
+    }
+    let others: Vec<(ReplicaId, NodeId)> = core
+        .members()
+        .into_iter()
+        .filter(|(id, _, voter)| *voter && *id != core.id && *id != returned)
+        .map(|(id, node, _)| (id, node))
+        .filter(|(_, node)| core.board.book.get(*node).is_some())
+        .collect();
+    let asks = others
+        .iter()
+        .filter(|(_, node)| !core.nodes.is_down(*node))
+        .map(|(id, node)| ask(*id, *node));
+    let answers: Vec<(u64, SurveyState)> = join_all(asks).await.into_iter().flatten().collect();
+    if core.vote() != Some(vote) || !core.is_leader() {
+        return false;
+    }
+    if answers
+        .iter()
+        .any(|(_, state)| state.vote.term > vote.leader_id.term)
+    {
+        return false;
+    }
+    let mut sound: BTreeSet<u64> = answers
+        .iter()
+        .filter(|(_, state)| !state.no_vote)
+        .map(|(id, _)| *id)
+        .collect();
+    sound.insert(core.id.get());
+    answers.len() == others.len() || core.meets_every_quorum_of(returned.get(), &sound)
+}
+
 async fn survey(
     core: &Rc<Core>,
     id: ReplicaId,

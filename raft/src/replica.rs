@@ -75,11 +75,20 @@ impl Replica {
         raft.initialize(members)
             .await
             .map_err(|error| RaftError::Initialize(error.to_string()))?;
-        let replica = self.clone();
-        self.core
-            .env
-            .spawn_local(async move { replica.campaign_until_led().await });
+        self.lead_first();
         Ok(())
+    }
+
+    /// Asks to be a new group's first leader, until there is one: for one replica of a group whose
+    /// members are in its log already ([`write_first_entry`](crate::write_first_entry)). The others
+    /// would campaign too, after an election timeout.
+    pub fn lead_first(&self) {
+        let replica = self.clone();
+        self.core.env.spawn_local(async move {
+            if replica.campaign().await.is_ok() {
+                replica.campaign_until_led().await;
+            }
+        });
     }
 
     /// The other members may open their replicas a moment after this one has campaigned: asks

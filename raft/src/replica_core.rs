@@ -22,6 +22,7 @@ use crate::awake::AwakeSet;
 use crate::config::RaftConfig;
 use crate::counts::Counts;
 use crate::door::Door;
+use crate::failover;
 use crate::machine::DriverLife;
 use crate::nodes::Nodes;
 use crate::partition_span::PartitionSpan;
@@ -159,6 +160,8 @@ pub(crate) struct Core {
     /// "The leader of that term ordered that replica to campaign" (law 12).
     pub(crate) ordered: Cell<Option<(u64, u64)>>,
     pub(crate) revert: Cell<Revert>,
+    /// Followers that are being taken back with less than they had.
+    pub(crate) reverting: RefCell<BTreeSet<u64>>,
     /// Until then this replica campaigns on what all voters answered although most of them lost
     /// log (law 8).
     pub(crate) all_answered_until: Cell<Option<Instant>>,
@@ -378,6 +381,20 @@ impl Core {
         .unwrap_or(false)
     }
 
+    /// Whether every majority that `replica` is part of has one of `others` in it too.
+    pub(crate) fn meets_every_quorum_of(&self, replica: u64, others: &BTreeSet<u64>) -> bool {
+        self.with(|instance| {
+            let server = instance.server.borrow_watched();
+            let configs = server.membership_config.get_joint_config().iter();
+            let mut with_it = configs.filter(|voters| voters.contains(&replica));
+            with_it.all(|voters| {
+                let met = voters.intersection(others).count();
+                met >= voters.len() - voters.len() / 2
+            })
+        })
+        .unwrap_or(false)
+    }
+
     pub(crate) fn is_joint(&self) -> bool {
         self.with(|instance| {
             instance
@@ -488,8 +505,9 @@ impl Core {
             .is_some_and(|until| self.env.now() < until)
     }
 
+    /// Law 8. The log raises its flag by itself when a read meets damage, before anybody reopens it.
     pub(crate) fn no_vote(&self) -> bool {
-        self.revert.get() != Revert::None
+        self.revert.get() != Revert::None || self.log.state().no_vote
     }
 
     pub(crate) fn event(&self, event: &ReplicaEvent) {
@@ -617,12 +635,23 @@ impl Core {
         self.progress.forget(replica, self.last(), self.env.now());
     }
 
-    /// A leader lets `replica` come back with a shorter log (law 8), and tells it so.
+    /// A leader lets `replica` come back with a shorter log (law 8), and tells it so, once it knows
+    /// that no later leader may have had its vote. It is asked for again while that is not known.
     pub(crate) fn allow_revert(self: &Rc<Self>, replica: u64, node: NodeId) {
+        if !self.reverting.borrow_mut().insert(replica) {
+            return;
+        }
         let core = self.clone();
         let env = self.env.clone();
         env.spawn_local(async move {
-            let Some(raft) = core.raft() else { return };
+            let may = failover::may_take_back(&core, ReplicaId::new(replica), node).await;
+            core.reverting.borrow_mut().remove(&replica);
+            let Some(raft) = core.raft().filter(|_| may) else {
+                tracing::info!(parent: &core.span(), group = %core.group, replica,
+                    "a follower that lost log waits for other voters: they have to say that they \
+                     know no later leader");
+                return;
+            };
             if !matches!(
                 raft.trigger().allow_next_revert(&replica, true).await,
                 Ok(Ok(()))

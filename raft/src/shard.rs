@@ -282,6 +282,7 @@ impl RaftShard {
             } else {
                 Revert::None
             }),
+            reverting: RefCell::default(),
             all_answered_until: Cell::new(None),
             flagged_campaign: Cell::new(None),
             own_lost_term: Cell::new(None),

@@ -6,9 +6,9 @@ mod harness;
 
 use std::time::Duration;
 
-use corduroy_raft::{RaftConfig, Role};
+use corduroy_raft::{ProposalOutcome, RaftConfig, Role};
 use corduroy_record::LogIndex;
-use harness::{Cluster, Stop, run, test_config, wait_for};
+use harness::{Cluster, Stop, batch, run, test_config, wait_for};
 
 #[test]
 fn a_flagged_replica_refetches_and_then_votes_again() {
@@ -113,6 +113,74 @@ fn a_flagged_replica_does_not_help_to_elect_a_leader() {
         cluster.start(leader).await;
         cluster.commit(&["c"]).await;
         assert_eq!(cluster.agree().await, ["a", "b", "c"]);
+    });
+}
+
+/// Law 8: a replica that forgot its vote takes the first leader that speaks to it for the newest. An
+/// older one, that has not heard of its end, would commit on its word what the newer one never saw.
+#[test]
+fn a_replica_that_forgot_its_vote_does_not_help_an_older_leader() {
+    run(async {
+        let (mut cluster, older) = Cluster::led(3, test_config()).await;
+        cluster.commit(&["a"]).await;
+        cluster.agree().await;
+        let rest: Vec<i32> = (1..=3).filter(|id| *id != older).collect();
+        for other in &rest {
+            cluster.links.cut(older, *other);
+        }
+        let newer = cluster.leader(&rest).await;
+        for value in ["b", "c"] {
+            let outcome = cluster.propose(newer, batch(value)).wait().await;
+            assert!(
+                matches!(outcome, ProposalOutcome::Applied(_)),
+                "{outcome:?}"
+            );
+        }
+        let victim = rest.iter().copied().find(|id| *id != newer).expect("one");
+        cluster.kill(victim).await;
+        cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
+        cluster.links.cut(newer, victim);
+        cluster.links.heal(older, victim);
+        cluster.start(victim).await;
+        let stale = cluster.propose(older, batch("stale"));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let told = stale.outcome();
+        assert!(
+            !matches!(told, Some(ProposalOutcome::Applied(_))),
+            "{told:?} on the word of one that forgot who leads"
+        );
+        assert!(cluster.replica(victim).log().state().no_vote);
+        cluster.links.heal_all();
+        cluster.commit(&["d"]).await;
+        let values = cluster.agree().await;
+        assert_eq!(values[..3], ["a", "b", "c"]);
+        wait_for("the flag to fall", || {
+            (!cluster.replica(victim).log().state().no_vote).then_some(())
+        })
+        .await;
+    });
+}
+
+/// It still has its vote, for this very leader, and refuses an older one by itself: it comes back on
+/// the leader's word alone, and the group goes on with the two.
+#[test]
+fn a_replica_that_kept_its_vote_comes_back_without_the_third() {
+    run(async {
+        let (mut cluster, leader) = Cluster::led(3, test_config()).await;
+        cluster.commit(&["a"]).await;
+        cluster.agree().await;
+        let rest: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();
+        let (victim, third) = (rest[0], rest[1]);
+        cluster.kill(third).await;
+        cluster.kill(victim).await;
+        cluster.nodes.get_mut(&victim).expect("a node").flagged = true;
+        cluster.start(victim).await;
+        cluster.commit(&["b"]).await;
+        wait_for("the flag to fall", || {
+            (!cluster.replica(victim).log().state().no_vote).then_some(())
+        })
+        .await;
+        assert_eq!(cluster.agree().await, ["a", "b"]);
     });
 }
 

@@ -113,9 +113,15 @@ fn a_leadership_is_not_handed_to_a_replica_that_cannot_take_it() {
         cluster.agree().await;
         let term = cluster.replica(leader).view().term;
         let victim = cluster.other_than(leader);
+        let to = Some(replica_id(victim));
+        // As when a read has met damage in its log, which it has not opened again yet.
+        let log = cluster.replica(victim).log().clone();
+        log.set_no_vote(true).await.expect("durable");
+        let moved = cluster.replica(leader).transfer_leader(to).await;
+        assert_eq!(moved, Err(RaftError::Unfit(Unfit::Flagged)));
+        log.set_no_vote(false).await.expect("durable");
         let shard = cluster.nodes[&victim].shard().clone();
         shard.close_replica(cluster.group).await;
-        let to = Some(replica_id(victim));
         let moved = cluster.replica(leader).transfer_leader(to).await;
         assert_eq!(moved, Err(RaftError::Unfit(Unfit::Stopped)));
         cluster.kill(victim).await;

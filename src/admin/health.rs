@@ -31,6 +31,11 @@ pub struct ClusterHealth {
     pub partitions_under_replicated: usize,
     /// Replicas of the node that was asked that do not run although they should.
     pub replicas_broken: usize,
+    /// Replicas of the node that was asked that neither vote nor lead until they have fetched from
+    /// their leader what they lost.
+    pub replicas_damaged: usize,
+    /// What is wrong with replicas of the node that was asked; among the reasons too.
+    pub replica_reasons: Vec<String>,
 }
 
 /// May clients be sent to this node?
@@ -75,7 +80,9 @@ pub fn cluster_health(status: &NodeStatus) -> ClusterHealth {
             names(&leaderless)
         ));
     }
-    reasons.extend(broken_reasons(&status.broken));
+    let mut replica_reasons = broken_reasons(&status.broken);
+    replica_reasons.extend(damaged_reason(&status.damaged));
+    reasons.extend(replica_reasons.iter().cloned());
     if status.storage.is_disk_full {
         let free = status.storage.disk_free_bytes;
         reasons.push(format!(
@@ -108,6 +115,8 @@ pub fn cluster_health(status: &NodeStatus) -> ClusterHealth {
         partitions_leaderless: leaderless.len(),
         partitions_under_replicated: under_replicated.len(),
         replicas_broken: status.broken.len(),
+        replicas_damaged: status.damaged.len(),
+        replica_reasons,
     }
 }
 
@@ -123,6 +132,14 @@ fn broken_reasons(broken: &[BrokenReplica]) -> Vec<String> {
         format!("a replica of this node does not run ({names}): {reason}")
     });
     sentences.collect()
+}
+
+fn damaged_reason(damaged: &[String]) -> Option<String> {
+    let names = (!damaged.is_empty()).then(|| some_of(damaged.to_vec()))?;
+    Some(format!(
+        "a replica of this node is damaged ({names}): it neither votes nor leads until it has fetched \
+         from its leader what it lost"
+    ))
 }
 
 fn count_of(partitions: usize) -> String {
@@ -183,7 +200,7 @@ mod tests {
     #[test]
     fn each_trouble_is_named() {
         type Break = fn(&mut NodeStatus);
-        let cases: [(Break, bool, &str); 9] = [
+        let cases: [(Break, bool, &str); 10] = [
             (
                 |s| s.partitions[0].leader = None,
                 false,
@@ -215,6 +232,12 @@ mod tests {
                 },
                 false,
                 "a replica of this node does not run (t/0, u/1): its disk failed",
+            ),
+            (
+                |s| s.damaged = ["t/0", "the controller"].map(str::to_owned).to_vec(),
+                true,
+                "a replica of this node is damaged (t/0, the controller): it neither votes nor leads \
+                 until it has fetched from its leader what it lost",
             ),
             (
                 |s| s.storage.is_disk_low = true,

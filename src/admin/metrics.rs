@@ -138,6 +138,16 @@ fn raft(page: &mut Page, status: &NodeStatus) {
             "Replicas on this node that sleep.",
             raft.hibernating,
         ),
+        (
+            "raft_damaged_replicas",
+            "Replicas on this node that neither vote nor lead until they have fetched what they lost.",
+            status.damaged.len() as u64,
+        ),
+        (
+            "raft_stopped_replicas",
+            "Replicas on this node that do not run although they should; /health/cluster says why.",
+            status.broken.len() as u64,
+        ),
     ] {
         page.value(name, Kind::Gauge, help, value);
     }

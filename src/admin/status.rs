@@ -28,6 +28,9 @@ pub struct NodeStatus {
     pub disk_failure: Option<String>,
     /// Replicas on this node that do not run although they should.
     pub broken: Vec<BrokenReplica>,
+    /// Replicas on this node that neither vote nor lead until they have fetched from their leader what
+    /// they lost: `topic/partition`, or "the controller".
+    pub damaged: Vec<String>,
     /// The node that leads the controller, if known.
     pub controller: Option<i32>,
     /// All nodes of the cluster, this one too.

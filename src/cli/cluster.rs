@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use corduroy_client::{Client, ClusterDescription, TopicDescription};
+use serde::Deserialize;
 
 use super::Context;
 use super::admins::{Admins, find_admins};
@@ -102,11 +103,16 @@ pub(super) async fn run(context: &Context, command: ClusterCommand) -> CliResult
         ClusterCommand::Status(args) => {
             let client = connect(context).await?;
             let snapshot = Snapshot::take(&client).await?;
+            let nodes = snapshot.nodes(context, &client).await?;
+            let mut health = snapshot.health(None);
+            health
+                .reasons
+                .extend(replica_reasons(context, &nodes).await);
             let view = StatusView {
                 cluster_id: snapshot.cluster.cluster_id.clone(),
                 controller: snapshot.cluster.controller,
-                health: snapshot.health(None),
-                nodes: snapshot.nodes(context, &client).await?,
+                health,
+                nodes,
             };
             match args.output.output {
                 OutputFormat::Json => print_json(&view)?,
@@ -281,6 +287,33 @@ impl Snapshot {
         }
         Ok(rows.into_values().collect())
     }
+}
+
+/// The part of an admin port's `/health/cluster` that metadata does not show.
+#[derive(Deserialize)]
+struct ReplicaHealth {
+    #[serde(default)]
+    replica_reasons: Vec<String>,
+}
+
+/// What each node says about its own replicas, as far as it answers soon.
+async fn replica_reasons(context: &Context, nodes: &[NodeRow]) -> Vec<String> {
+    let asks = nodes
+        .iter()
+        .filter(|row| row.reachable)
+        .map(|row| async move {
+            let admin = row.admin.as_ref()?.parse().ok()?;
+            let asked = http::ask(&context.env, admin, "GET", "/health/cluster");
+            let answer = tokio::time::timeout(REACH_WAIT_MAX, asked)
+                .await
+                .ok()?
+                .ok()?;
+            let health: ReplicaHealth = serde_json::from_str(&answer.body).ok()?;
+            let reasons = health.replica_reasons.into_iter();
+            Some(reasons.map(move |reason| format!("node {}: {reason}", row.node)))
+        });
+    let answers = futures::future::join_all(asks).await;
+    answers.into_iter().flatten().flatten().collect()
 }
 
 /// Does the node accept connections?

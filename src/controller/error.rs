@@ -75,6 +75,19 @@ pub enum ControllerError {
         /// The data directory.
         path: PathBuf,
     },
+    /// The controller's log is damaged, and no other node has a copy of it.
+    #[error(
+        "cannot open the controller's log of the only node: {source}\n  \
+         help    copy {path} before anything else; put a sound copy of it in place, or start with an \
+         empty --data-dir and create the topics again",
+        path = path.display()
+    )]
+    OnlyCopyDamaged {
+        /// The data directory.
+        path: PathBuf,
+        /// What is damaged, where, and how to look at it.
+        source: StorageError,
+    },
     /// Two seeds were started with different lists.
     #[error(
         "the cluster cannot form: the seeds disagree\n  \

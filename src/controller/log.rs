@@ -1,11 +1,12 @@
 //! The controller's replica and its log, opened and, after damage, opened again.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
 
 use corduroy_raft::{RaftShard, Replica, ReplicaSpec};
 use corduroy_record::GroupId;
-use corduroy_storage::{Log, LogConfig, Store};
+use corduroy_storage::{Log, LogConfig, StorageError, Store};
 use tracing::error;
 
 use super::error::ControllerError;
@@ -31,9 +32,10 @@ pub(super) async fn open_log(
     let group = GroupId::CONTROLLER;
     let is_only_copy = identity.members.len() < 2;
     let log = if store.contains(group) && is_only_copy {
-        store.open_only_copy(group, CONFIG)?
+        let opened = store.open_only_copy(group, CONFIG);
+        opened.map_err(|source| only_copy(file.dir(), source))?
     } else if store.contains(group) {
-        store.open_log(group, CONFIG)?
+        store.open_placed_log(group, identity.controller_replica, CONFIG)?
     } else if identity.controller_created {
         return Err(ControllerError::ControllerLogLost {
             node: identity.node,
@@ -59,6 +61,7 @@ pub(super) async fn open_replica(
     log: Log,
     is_only_copy: bool,
     machine: &Rc<RefCell<ControllerMachine>>,
+    data_dir: &Path,
 ) -> Result<Replica, ControllerError> {
     let error = match raft.open(spec(log.clone()), machine.clone()).await {
         Ok(replica) => return Ok(replica),
@@ -66,7 +69,8 @@ pub(super) async fn open_replica(
     };
     if is_only_copy {
         // Says where the damage is, and that nothing was cut.
-        store.open_only_copy(GroupId::CONTROLLER, CONFIG)?;
+        let opened = store.open_only_copy(GroupId::CONTROLLER, CONFIG);
+        opened.map_err(|source| only_copy(data_dir, source))?;
     } else if log.must_reopen() {
         error!(%error, "the controller's log is damaged; what is lost is fetched from the others");
         return open_again(raft, store, &log, machine).await;
@@ -95,6 +99,16 @@ async fn open_again(
     log.flush().await?;
     let log = store.open_log(GroupId::CONTROLLER, CONFIG)?;
     Ok(raft.open(spec(log), machine.clone()).await?)
+}
+
+fn only_copy(data_dir: &Path, error: StorageError) -> ControllerError {
+    match error {
+        source @ StorageError::Damaged { .. } => ControllerError::OnlyCopyDamaged {
+            path: data_dir.to_owned(),
+            source,
+        },
+        error => error.into(),
+    }
 }
 
 fn spec(log: Log) -> ReplicaSpec {

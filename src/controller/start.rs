@@ -115,7 +115,7 @@ impl Controller {
             parts.hooks,
             changed.clone(),
         )));
-        let replica = open_replica(&raft, &store, log, is_only_copy, &machine).await?;
+        let replica = open_replica(&raft, &store, log, is_only_copy, &machine, file.dir()).await?;
         if identity.initialize {
             if !started_before {
                 replica.initialize(founders(&identity)).await?;

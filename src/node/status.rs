@@ -448,17 +448,19 @@ fn fill_cluster(status: &mut NodeStatus, own: NodeId, view: &ClusterView, shards
         }
     }
     status.partitions = partitions;
+    let name_of = |group: &GroupId| match image.topic_by_id(group.topic) {
+        Some(topic) => Some(format!("{}/{}", topic.name, group.partition)),
+        None if *group == GroupId::CONTROLLER => Some("the controller".to_owned()),
+        // Its topic is being deleted.
+        None => None,
+    };
     let broken = shards.iter().flat_map(|shard| &shard.broken);
     status.broken = broken
         .filter_map(|(group, reason)| {
-            let name = match image.topic_by_id(group.topic) {
-                Some(topic) => format!("{}/{}", topic.name, group.partition),
-                None if *group == GroupId::CONTROLLER => "the controller".to_owned(),
-                // Its topic is being deleted.
-                None => return None,
-            };
-            let reason = reason.clone();
+            let (name, reason) = (name_of(group)?, reason.clone());
             Some(BrokenReplica { name, reason })
         })
         .collect();
+    let damaged = shards.iter().flat_map(|shard| &shard.damaged);
+    status.damaged = damaged.filter_map(name_of).collect();
 }

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corduroy_raft::{RaftError, Replica, ReplicaSpec, Role};
+use corduroy_raft::{RaftError, ReplicaSpec, Role, write_first_entry};
 use corduroy_record::{GroupId, NodeId, PartitionIndex, ReplicaId, TopicPartition};
 use corduroy_storage::StorageError;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::Notify;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use crate::controller::MetadataImage;
 use crate::group::{CONSUMER_OFFSETS, Coordinator};
@@ -29,10 +29,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a damaged leader may take to hand its leadership over before it stops anyway.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
-
-/// How long the second replica of a new group waits for the first one to start it; the third waits
-/// twice as long.
-const STAND_IN_AFTER: Duration = Duration::from_secs(3);
 
 /// Why a replica could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -231,7 +227,7 @@ impl Shard {
         let log = if store.contains(want.group) && want.members.len() < 2 {
             store.open_only_copy(want.group, config)?
         } else if store.contains(want.group) {
-            store.open_log(want.group, config)?
+            store.open_placed_log(want.group, want.replica, config)?
         } else {
             store.create_log(want.group, want.replica, config).await?
         };
@@ -239,7 +235,7 @@ impl Shard {
         if state.damaged {
             Counters::add(&self.corruptions, 1);
         }
-        let fresh = state.last.is_none() && state.vote.is_none() && !state.damaged;
+        let begins = write_first_entry(&log, &want.members).await?;
         let role_changed = Rc::new(Notify::new());
         let holds_groups = want.name.topic == CONSUMER_OFFSETS;
         let machine = PartitionMachine::new(
@@ -276,45 +272,13 @@ impl Shard {
                 .insert(want.group, Rc::downgrade(&coordinator));
             self.env().spawn_local(coordinator.run());
         }
-        if fresh {
-            self.start_group(want.group, want.replica, want.members, &replica)
-                .await;
+        let is_first = want
+            .members
+            .first()
+            .is_some_and(|(id, _)| *id == want.replica);
+        if begins && is_first {
+            replica.lead_first();
         }
         Ok(())
-    }
-
-    /// The first replica of the list starts the group; the others wait to be called. If the first
-    /// one's node dies before it has called anybody, the next takes its place: the group's first
-    /// entry is its membership, from the same command of the controller, so it is the same entry
-    /// whoever writes it, and an election follows either way (safety law 7).
-    async fn start_group(
-        &self,
-        group: GroupId,
-        own: ReplicaId,
-        members: Vec<(ReplicaId, NodeId)>,
-        replica: &Replica,
-    ) {
-        let place = members.iter().position(|(id, _)| *id == own);
-        let start = async move |replica: &Replica, members| {
-            if let Err(error) = replica.initialize(members).await {
-                debug!(%group, %error, "the group had started already");
-            }
-        };
-        let wait = match place.and_then(|place| u32::try_from(place).ok()) {
-            None => return,
-            Some(0) => return start(replica, members).await,
-            Some(place) => STAND_IN_AFTER * place,
-        };
-        let (env, replica) = (self.env().clone(), replica.clone());
-        self.env().spawn_local(async move {
-            env.sleep(wait).await;
-            let state = replica.log().state();
-            let untouched = state.last.is_none() && state.vote.is_none() && !state.damaged;
-            let stopped = replica.view().role == Role::Stopped;
-            if untouched && !stopped {
-                info!(parent: &replica.span(), %group, "nobody has started this group; this replica does");
-                start(&replica, members).await;
-            }
-        });
     }
 }

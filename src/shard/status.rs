@@ -55,6 +55,9 @@ pub struct ShardStatus {
     pub disk_failure: Option<String>,
     /// Replicas that do not run although they should, the controller's too, and why.
     pub broken: Vec<(GroupId, String)>,
+    /// Replicas that run and lost log or vote, the controller's too: they neither vote nor lead until
+    /// they have fetched from their leader what they lost.
+    pub damaged: Vec<GroupId>,
     /// The consumer groups that this shard coordinates.
     pub groups: Vec<GroupStatus>,
     /// Rebalances of classic groups that began here, and epochs of consumer groups.
@@ -97,6 +100,19 @@ impl Shard {
         stopped.chain(unopened).chain(damaged).collect()
     }
 
+    fn damaged(&self, broken: &[(GroupId, String)]) -> Vec<GroupId> {
+        let replicas = self.parts.raft.replicas().into_iter();
+        let flagged = replicas.filter(|replica| {
+            let state = replica.log().state();
+            state.damaged || state.no_vote
+        });
+        let runs = |group: &GroupId| broken.iter().all(|(other, _)| other != group);
+        flagged
+            .map(|replica| replica.group())
+            .filter(runs)
+            .collect()
+    }
+
     /// How this shard is doing now.
     pub fn status(&self) -> ShardStatus {
         let partitions = self
@@ -116,6 +132,7 @@ impl Shard {
                 }
             })
             .collect();
+        let broken = self.broken();
         ShardStatus {
             busy_ratio: self.busy.ratio(self.env().now()),
             mailbox_depth: self
@@ -129,7 +146,8 @@ impl Shard {
             leadership_changes: self.leadership_changes.get(),
             storage: self.parts.store.metrics(),
             disk_failure: self.parts.store.failed(),
-            broken: self.broken(),
+            damaged: self.damaged(&broken),
+            broken,
             groups: self.live_coordinators().flat_map(|c| c.status()).collect(),
             group_rebalances: self.live_coordinators().map(|c| c.rebalances()).sum(),
         }

@@ -36,6 +36,17 @@ pub enum StorageError {
         /// What was found, and where.
         what: Arc<str>,
     },
+    /// Neither a replica's registration nor its state file says any more which replica it is.
+    /// Whoever placed it here knows: [`crate::Store::open_placed_log`].
+    #[error(
+        "partition {group} is damaged: {what}, and so is its state file: nothing here says which replica it is"
+    )]
+    Unidentified {
+        /// Whose data.
+        group: GroupId,
+        /// What was found, and where.
+        what: Arc<str>,
+    },
     /// The partition was never created in this data directory.
     #[error("no log of partition {group} is registered in this data directory")]
     NotFound {

@@ -7,7 +7,7 @@ mod replay;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use corduroy_record::GroupId;
@@ -72,10 +72,11 @@ fn give_up_reserves(disk: &dyn Disk, root: &Path) -> Result<bool, StorageError> 
 }
 
 fn recover_once(disk: &dyn Disk, root: &Path) -> Result<RecoveryReport, StorageError> {
-    let groups: BTreeSet<GroupId> = registered(disk, root)
+    let mut groups: BTreeSet<GroupId> = registered(disk, root)
         .during("list", root)?
         .into_iter()
         .collect();
+    groups.extend(restore_lost_registrations(disk, root, &groups)?);
     restore_registrations(disk, root, &groups)?;
     clear_removed(disk, root, &groups);
     let mut report = RecoveryReport {
@@ -171,7 +172,10 @@ fn recover_once(disk: &dyn Disk, root: &Path) -> Result<RecoveryReport, StorageE
 }
 
 /// A damaged registration is written again from the state file, which carries the same identity.
-/// If that is damaged too, the replica cannot be opened, and the others can.
+/// If that is damaged too, only whoever placed the replica knows which it is ([`Store::open_placed_log`]),
+/// and the others are as they were.
+///
+/// [`Store::open_placed_log`]: crate::Store::open_placed_log
 fn restore_registrations(
     disk: &dyn Disk,
     root: &Path,
@@ -182,7 +186,7 @@ fn restore_registrations(
             Ok(_) => {}
             Err(StorageError::Damaged { .. }) => match load_replica(disk, root, *group) {
                 Ok(_) => tracing::warn!(%group, "a damaged registration was restored"),
-                Err(error @ StorageError::Damaged { .. }) => {
+                Err(error @ StorageError::Unidentified { .. }) => {
                     tracing::error!(%group, %error, "a replica cannot be identified");
                 }
                 Err(error) => return Err(error),
@@ -191,6 +195,51 @@ fn restore_registrations(
         }
     }
     Ok(())
+}
+
+/// A replica whose registration is gone is not new, and must not vote as one (law 7): it is
+/// registered again as its state file says. A directory whose replica was removed has the mark or no
+/// state; one whose creation was interrupted has the state of an empty log, and is opened as such.
+fn restore_lost_registrations(
+    disk: &dyn Disk,
+    root: &Path,
+    registered: &BTreeSet<GroupId>,
+) -> Result<Vec<GroupId>, StorageError> {
+    let mut restored = Vec::new();
+    for (group, dir) in partition_dirs(disk, root) {
+        if registered.contains(&group) || disk.exists(&paths::removed_mark(&dir)) {
+            continue;
+        }
+        let Ok(image) = StateImage::load(disk, &dir, group)? else {
+            continue;
+        };
+        let registration = Registration {
+            group,
+            replica: image.replica,
+            incarnation: image.incarnation,
+        };
+        registration.save(disk, root)?;
+        tracing::warn!(%group, "a lost registration was restored");
+        restored.push(group);
+    }
+    Ok(restored)
+}
+
+/// The directories of partitions, and the controller's, by what their names say.
+fn partition_dirs(disk: &dyn Disk, root: &Path) -> Vec<(GroupId, PathBuf)> {
+    let mut dirs = Vec::new();
+    let controller = paths::partition_dir(root, GroupId::CONTROLLER);
+    if disk.exists(&controller) {
+        dirs.push((GroupId::CONTROLLER, controller));
+    }
+    let partitions = paths::partitions_dir(root);
+    for topic in disk.list(&partitions).unwrap_or_default() {
+        for partition in disk.list(&partitions.join(&topic)).unwrap_or_default() {
+            let group = paths::parse_registration(&format!("{topic}-{partition}"));
+            dirs.extend(group.map(|group| (group, paths::partition_dir(root, group))));
+        }
+    }
+    dirs
 }
 
 /// Removes what the removal of a replica left behind when it was interrupted. Only directories
@@ -291,7 +340,7 @@ fn load_for_replay(
     match load_replica(disk, root, group) {
         Ok(loaded) => Ok(loaded.map(|loaded| (loaded.image, loaded.damage))),
         // Neither its registration nor its state can be read: nothing says which replica it is.
-        Err(StorageError::Damaged { .. }) => Ok(None),
+        Err(StorageError::Unidentified { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }

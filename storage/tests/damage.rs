@@ -310,6 +310,108 @@ fn a_damaged_registration_is_restored_from_the_state_file() {
     });
 }
 
+/// Neither file says which replica it is: whoever placed it knows, and it is damaged, not new.
+#[test]
+fn a_replica_that_its_files_do_not_identify_is_registered_again_as_damaged() {
+    let disk = SimDisk::new();
+    simulate(15, |env| async move {
+        let (store, log) = filled(&disk, &env, 20).await;
+        let other = store
+            .create_log(group(1), ReplicaId::new(8), small_log())
+            .await
+            .unwrap();
+        other.flush().await.unwrap();
+        drop((store, log, other));
+        disk.kill_process();
+        let registration = file(&disk, &format!("registry/{}-0", group(0).topic));
+        disk.flip(&registration, 20, 0x01).unwrap();
+        disk.flip(&file(&disk, "/0/state"), 40, 0x01).unwrap();
+        let segment = disk.bytes(&file(&disk, "-0.log")).unwrap();
+
+        recover(&disk).unwrap();
+        let store = open_store(&disk, small_store(1000), &env).unwrap();
+        store.open_log(group(1), small_log()).unwrap();
+        let error = store.open_log(group(0), small_log()).unwrap_err();
+        assert!(matches!(error, StorageError::Unidentified { .. }));
+        let error = store.open_only_copy(group(0), small_log()).unwrap_err();
+        let text = error.to_string();
+        for part in [
+            registration.to_str().unwrap(),
+            "/state: bad",
+            "no other copy",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(disk.bytes(&file(&disk, "-0.log")).unwrap(), segment);
+
+        let log = store
+            .open_placed_log(group(0), ReplicaId::new(7), small_log())
+            .unwrap();
+        assert_eq!(log.replica(), ReplicaId::new(7));
+        check_flags(&log);
+        assert_eq!((log.state().last, log.state().vote), (None, None));
+        // It fetches its log again, and from here on it is known again.
+        append(&log, 5);
+        log.flush().await.unwrap();
+        drop((store, log));
+        disk.crash(1);
+        let (_store, log) = reopen(&disk, &env);
+        assert_eq!(log.replica(), ReplicaId::new(7));
+        assert_eq!(observe(&log).await.unwrap().entries.len(), 5);
+        check_flags(&log);
+    });
+}
+
+/// Law 7: without its registration it would be created anew, and vote with an empty log.
+#[test]
+fn a_lost_registration_is_restored_with_all_that_the_journal_holds() {
+    let disk = SimDisk::new();
+    simulate(16, |env| async move {
+        let (store, log) = filled(&disk, &env, 20).await;
+        log.flush().await.unwrap();
+        let whole = observe(&log).await.unwrap();
+        drop((store, log));
+        disk.kill_process();
+        disk.remove_file(&file(&disk, &format!("registry/{}-0", group(0).topic)))
+            .unwrap();
+        let (_store, log) = reopen(&disk, &env);
+        assert_eq!(observe(&log).await.unwrap(), whole);
+        assert_eq!(log.state().vote, Some(VOTE));
+        assert!(!log.state().damaged && !log.state().no_vote);
+    });
+}
+
+/// What was removed does not come back for want of its registration, wherever the power failed.
+#[test]
+fn a_removed_replica_stays_removed_at_every_step() {
+    let mut removed = 0;
+    for step in 0..40 {
+        let disk = SimDisk::new();
+        removed += simulate(17, |env| async move {
+            let (store, log) = filled(&disk, &env, 4).await;
+            log.flush().await.unwrap();
+            let whole = observe(&log).await.unwrap();
+            disk.crash_at_step(disk.steps() + step);
+            let result = store.remove_log(group(0)).await;
+            drop((store, log));
+            disk.crash(step);
+            recover(&disk).unwrap();
+            let store = open_store(&disk, small_store(1000), &env).unwrap();
+            if store.contains(group(0)) {
+                assert!(result.is_err(), "step {step}: it is back");
+                let log = store.open_log(group(0), small_log()).unwrap();
+                assert_eq!(observe(&log).await.unwrap(), whole, "step {step}");
+                0
+            } else {
+                let dir = support::root().join(format!("partitions/{}", group(0).topic));
+                assert!(!disk.exists(&dir), "step {step}: its data stays");
+                1
+            }
+        });
+    }
+    assert!(removed > 5, "{removed}");
+}
+
 #[test]
 fn damaged_tables_are_passed_over() {
     let disk = SimDisk::new();

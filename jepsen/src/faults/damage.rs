@@ -10,12 +10,12 @@ use anyhow::Context;
 use crate::chance::Chance;
 
 /// The parts of a data directory that hold what a node has to tell from rubbish.
-///
-/// Registrations (`registry/`) are not among them: a node has no way back yet from damage there, but
-/// to be replaced by a fresh one. The same holds for the controller's state and snapshot.
-const PARTS: [&str; 3] = ["partitions", "journal", "controller"];
-/// Bytes flipped in one go, at most.
+const PARTS: [&str; 4] = ["partitions", "journal", "controller", "registry"];
+/// Places struck in one go, at most.
 const FLIPS_MAX: u64 = 4;
+/// The kind of a replica's registration and its state file, struck together: each says which replica
+/// it is where the other does not.
+const IDENTITY: &str = "identity";
 
 /// What one damaged place was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub struct Flip {
 }
 
 /// Flips bits in a few bytes of a node's files, all of one kind: segments, indices, states (with the
-/// votes in them), snapshots, tables, journals; the controller's segments and indices are kinds for
-/// themselves. The kind that was damaged least often so far comes first, so that the few small ones
+/// votes in them), snapshots, tables, journals, registrations; what the controller's directory holds
+/// are kinds for themselves, and so is a registration with the state of its replica. The kind that was damaged least often so far comes first, so that the few small ones
 /// get their share. Returns the kind and what was done; nothing if there is nothing to damage.
 ///
 /// # Errors
@@ -47,11 +47,20 @@ pub fn rot(
             collect(&dir, &mut files)?;
         }
     }
-    let mut by_kind: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for path in files {
-        if let Some(kind) = kind(path.strip_prefix(data_dir).unwrap_or(&path)) {
-            by_kind.entry(kind).or_default().push(path);
+    // What is struck together, by kind.
+    let mut by_kind: BTreeMap<String, Vec<Vec<PathBuf>>> = BTreeMap::new();
+    for path in &files {
+        let Some(kind) = kind(path.strip_prefix(data_dir).unwrap_or(path)) else {
+            continue;
+        };
+        let state = (kind == "registration")
+            .then(|| state_of(data_dir, path))
+            .flatten();
+        if let Some(state) = state.filter(|state| files.contains(state)) {
+            let both = vec![path.clone(), state];
+            by_kind.entry(IDENTITY.to_owned()).or_default().push(both);
         }
+        by_kind.entry(kind).or_default().push(vec![path.clone()]);
     }
     let times = |kind: &String| before.get(kind).copied().unwrap_or(0);
     let fewest = by_kind.keys().map(times).min().unwrap_or(0);
@@ -65,10 +74,8 @@ pub fn rot(
         return Ok((String::new(), flips));
     };
     let of_kind = by_kind.get(&wanted).map(Vec::as_slice).unwrap_or_default();
-    for _ in 0..count {
-        let Some(path) = chance.pick(of_kind) else {
-            break;
-        };
+    let struck = (0..count).filter_map(|_| chance.pick(of_kind)).flatten();
+    for path in struck.collect::<Vec<_>>() {
         let file = File::options()
             .read(true)
             .write(true)
@@ -87,6 +94,17 @@ pub fn rot(
         });
     }
     Ok((wanted, flips))
+}
+
+/// The state file of the replica of a registration, by its name: `TOPIC-PARTITION`.
+fn state_of(data_dir: &Path, registration: &Path) -> Option<PathBuf> {
+    let name = registration.file_name()?.to_str()?;
+    let (topic, partition) = name.rsplit_once('-')?;
+    let dir = match topic.bytes().all(|byte| matches!(byte, b'0' | b'-')) {
+        true => data_dir.join("controller"),
+        false => data_dir.join("partitions").join(topic).join(partition),
+    };
+    Some(dir.join("state"))
 }
 
 /// A byte that is in use: files are written ahead with zeros, and a flip among those says little.
@@ -123,6 +141,11 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
 fn kind(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_string_lossy();
     let part = path.components().next()?.as_os_str();
+    if part == "registry" {
+        // What the mark of a journal says, its name says.
+        let is_mark = name.starts_with("journal-") || path.extension().is_some();
+        return (!is_mark).then(|| "registration".to_owned());
+    }
     let what = match path.extension().map(|ending| ending.to_string_lossy()) {
         Some(ending) => match &*ending {
             "log" => "segment",
@@ -138,9 +161,8 @@ fn kind(path: &Path) -> Option<String> {
             _ => return None,
         },
     };
-    match (&*part.to_string_lossy(), what) {
-        ("controller", "segment" | "index") => Some(format!("controller's {what}")),
-        ("controller", _) => None,
+    match &*part.to_string_lossy() {
+        "controller" => Some(format!("controller's {what}")),
         _ => Some(what.to_owned()),
     }
 }
@@ -158,12 +180,17 @@ mod tests {
         for name in ["0000-1.log", "state"] {
             fs::write(partition.join(name), &before).expect("written");
         }
-        let others = ["controller/0000-1.log", "journal/0/0001.journal"];
+        let others = [
+            "controller/0000-1.log",
+            "controller/state",
+            "journal/0/0001.journal",
+            "registry/id-0",
+        ];
         let untouched = [
             "journal/0/reserve",
             "node.id",
-            "registry/id-0",
-            "controller/state",
+            "registry/journal-0",
+            "registry/id-0.new",
         ];
         for name in others.iter().chain(&untouched) {
             let path = dir.path().join(name);
@@ -171,7 +198,7 @@ mod tests {
             fs::write(path, &before).expect("written");
         }
         let mut times = BTreeMap::new();
-        for seed in 0..20 {
+        for seed in 0..36 {
             let (kind, flips) = rot(dir.path(), &times, &mut Chance::new(seed)).expect("rot");
             assert!(!flips.is_empty());
             *times.entry(kind).or_default() += 1;
@@ -183,7 +210,15 @@ mod tests {
                 fs::write(&path, &bytes).expect("written");
             }
         }
-        let expected = ["controller's segment", "journal", "segment", "state"];
+        let expected = [
+            "controller's segment",
+            "controller's state",
+            IDENTITY,
+            "journal",
+            "registration",
+            "segment",
+            "state",
+        ];
         let expected = expected.map(|kind| (kind.to_owned(), 5));
         assert_eq!(times, BTreeMap::from(expected), "each has its share");
         for name in ["0000-1.log", "state"] {

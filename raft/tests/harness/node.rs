@@ -9,7 +9,7 @@ use bytes::Bytes;
 use corduroy_env::Env;
 use corduroy_raft::{
     AddressBook, ClusterTag, FailureDetector, Identity, PeerState, Purpose, RaftConfig, RaftShard,
-    Replica, ReplicaSpec, ShardHooks, read_hello,
+    Replica, ReplicaSpec, ShardHooks, read_hello, write_first_entry,
 };
 use corduroy_record::{Batch, GroupId, LogIndex, NodeId, ReplicaId};
 use corduroy_storage::{
@@ -34,6 +34,10 @@ pub struct TestNode {
     /// The next start finds an empty disk, on which the operator registers the old replica as
     /// damaged.
     pub lose_disk: bool,
+    /// At the next start the replica is flagged, and has its log and its vote.
+    pub flagged: bool,
+    /// A fresh log here begins with these members.
+    pub first_members: Option<Vec<(ReplicaId, NodeId)>>,
     /// Real files and flush threads there, instead of a simulated disk.
     pub real_root: Option<PathBuf>,
     running: Option<Running>,
@@ -61,6 +65,8 @@ impl TestNode {
             replica: replica_id(id),
             cache_bytes: 64 << 20,
             lose_disk: false,
+            flagged: false,
+            first_members: None,
             real_root: None,
             running: None,
         }
@@ -191,8 +197,13 @@ impl TestNode {
                 .await
                 .expect("a log")
         };
-        if lost {
+        if lost || std::mem::take(&mut self.flagged) {
             log.set_no_vote(true).await.expect("a flag");
+        }
+        if let Some(members) = &self.first_members {
+            write_first_entry(&log, members)
+                .await
+                .expect("a first entry");
         }
         let machine = Rc::new(RefCell::new(TestMachine {
             padding_bytes: self.padding_bytes,

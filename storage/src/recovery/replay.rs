@@ -99,6 +99,10 @@ impl Replay {
     pub(super) fn flag(&mut self, what: String) {
         self.image.no_vote = true;
         self.image.damaged = true;
+        // A later vote may have been lost: whoever led in this term may be deposed by now.
+        if let Some(vote) = &mut self.image.vote {
+            vote.committed = false;
+        }
         self.damage.get_or_insert(what);
     }
 

@@ -219,19 +219,60 @@ impl Store {
     /// As [`Store::open_log`], and [`StorageError::Damaged`].
     pub fn open_only_copy(&self, group: GroupId, config: LogConfig) -> Result<Log, StorageError> {
         let is_open = self.inner.log(group).is_some();
-        let log = self.open_uncut(group, config)?;
-        let Some(what) = log.describe_loss()? else {
-            return Ok(log);
+        let what = match self.open_uncut(group, config) {
+            Ok(log) => match log.describe_loss()? {
+                Some(what) => what,
+                None => return Ok(log),
+            },
+            Err(StorageError::Unidentified { what, .. }) => what.to_string(),
+            Err(error) => return Err(error),
         };
         if !is_open {
             self.inner.logs.borrow_mut().remove(&group);
         }
-        let dir = log.shared.dir.display();
+        let dir = paths::partition_dir(&self.inner.config.root, group);
+        let dir = dir.display();
         let what = format!(
             "{what}; there is no other copy, so the partition stays offline and nothing is cut: \
              look at it with `corduroy debug log-dump {dir} --verify`"
         );
         Err(StorageError::damaged(group, what))
+    }
+
+    /// [`Store::open_log`] for whoever knows which replica was placed here. Where the files do not
+    /// say it any more ([`StorageError::Unidentified`]), it is registered again under that id: it has
+    /// lost its log and its vote, so it opens as damaged, and neither votes nor leads until it has
+    /// fetched its log from its leader (laws 7 and 8). No segment is removed.
+    ///
+    /// # Errors
+    /// As [`Store::open_log`].
+    pub fn open_placed_log(
+        &self,
+        group: GroupId,
+        replica: ReplicaId,
+        config: LogConfig,
+    ) -> Result<Log, StorageError> {
+        match self.open_log(group, config) {
+            Err(StorageError::Unidentified { .. }) => {
+                self.register_again(group, replica)?;
+                self.open_log(group, config)
+            }
+            opened => opened,
+        }
+    }
+
+    fn register_again(&self, group: GroupId, replica: ReplicaId) -> Result<(), StorageError> {
+        let inner = &self.inner;
+        let (disk, root) = (&*inner.disk, &inner.config.root);
+        // Of another incarnation: whatever the journal still holds of the former one is not its.
+        let registration = Registration {
+            group,
+            replica,
+            incarnation: inner.env.random_u64(),
+        };
+        tracing::warn!(%group, %replica,
+            "a replica that its files do not identify is registered again, as damaged");
+        registration.save(disk, root)
     }
 
     /// The log with the damage that is in it.
@@ -313,7 +354,10 @@ impl Store {
                     let mark = paths::removed_mark(&dir);
                     replace_file(&*disk, &mark, &[]).during("write", &mark)?;
                 }
-                Registration::remove(&*disk, &root, group)
+                Registration::remove(&*disk, &root, group)?;
+                // Before the mark can go: a directory with a state and without it would look like one
+                // whose registration was lost.
+                remove_state(&*disk, &dir)
             }
         };
         inner.keeper.call(unregister).await??;
@@ -406,7 +450,7 @@ pub(crate) fn load_replica(
     let registration = match Registration::load(disk, root, group) {
         Ok(Some(registration)) => registration,
         Ok(None) => return Ok(None),
-        Err(error @ StorageError::Damaged { .. }) => match &loaded {
+        Err(StorageError::Damaged { .. }) => match &loaded {
             // The state file carries the same identity.
             Ok(image) => {
                 let (replica, incarnation) = (image.replica, image.incarnation);
@@ -418,7 +462,14 @@ pub(crate) fn load_replica(
                 registration.save(disk, root)?;
                 registration
             }
-            Err(_) => return Err(error),
+            Err(what) => {
+                let path = paths::registration(root, group);
+                let what = format!("{}: bad checksum; {what}", path.display());
+                return Err(StorageError::Unidentified {
+                    group,
+                    what: what.into(),
+                });
+            }
         },
         Err(error) => return Err(error),
     };
@@ -462,6 +513,23 @@ pub(crate) fn load_replica(
         is_new_damage,
         damage,
     }))
+}
+
+/// Removes a removed replica's state files, durably.
+fn remove_state(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
+    let state = paths::state_file(dir);
+    for path in [state.with_added_extension("spare"), state] {
+        match disk.remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StorageError::io("remove", &path, &error));
+            }
+            _ => {}
+        }
+    }
+    match disk.exists(dir) {
+        true => disk.flush_dir(dir).during("flush", dir),
+        false => Ok(()),
+    }
 }
 
 fn next_segment_after(disk: &dyn Disk, dir: &Path) -> u32 {

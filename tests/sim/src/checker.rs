@@ -117,12 +117,6 @@ impl Checker {
             .insert(host, until_millis + BEGINS_ANEW_MILLIS_MAX);
     }
 
-    /// Whether a group ever had a leader. One that never had is started by the first of its
-    /// replicas alone, and waits for that node.
-    pub fn was_led(&self, group: GroupId) -> bool {
-        self.leaders.contains_key(&group)
-    }
-
     /// A node's files were damaged.
     pub fn note_rot(&mut self, host: Host) {
         self.seen.rotten = Some(host);

@@ -1,5 +1,7 @@
 //! Faults, drawn from the seed: when, what, where, and for how long.
 
+use std::path::{Path, PathBuf};
+
 use crate::network::Host;
 use crate::options::FaultClass;
 use crate::random::Random;
@@ -43,6 +45,19 @@ pub enum Plight {
     Mute,
     /// It takes part, with a slow disk.
     Slow,
+}
+
+/// The state file of the replica whose registration `path` is: each says which replica it is where
+/// the other does not.
+fn state_of(path: &Path) -> Option<PathBuf> {
+    let dir = path.parent()?;
+    let root = dir.parent().filter(|_| dir.ends_with("registry"))?;
+    let (topic, partition) = path.file_name()?.to_str()?.rsplit_once('-')?;
+    let dir = match topic.bytes().all(|byte| matches!(byte, b'0' | b'-')) {
+        true => root.join("controller"),
+        false => root.join("partitions").join(topic).join(partition),
+    };
+    Some(dir.join("state"))
 }
 
 /// Done by clients, from before the first fault, or by whoever runs the cluster.
@@ -288,26 +303,36 @@ impl Faults {
             .into_iter()
             .filter(|path| {
                 let in_use = |part: &str| path.components().any(|it| it.as_os_str() == part);
-                // Not yet the registrations and the controller's own: a node has no way back from
-                // damage there but to be replaced (docs/simulator.md).
-                ["partitions", "journal"].into_iter().any(in_use)
+                let parts = ["partitions", "journal", "controller", "registry"];
+                parts.into_iter().any(in_use)
             })
             .collect();
         for _ in 0..1 + self.random.below(FLIPS_MAX) {
             let at = self.random.below(files.len() as u64) as usize;
             let Some(path) = files.get(at) else { return };
-            let bytes = sim.bytes(path).unwrap_or_default();
-            // Files are written ahead with zeros: a flip there says little.
-            let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
-            let Some(offset) = self.random.pick(&used) else {
-                continue;
-            };
-            let mask = 1 << self.random.below(8);
-            tracing::info!(host, path = %path.display(), offset, mask, "a bit flips");
-            if sim.flip(path, offset as u64, mask).is_ok() {
-                world.checker.note_rot(host);
-                world.checker.sometimes().reach("bit-rot");
+            self.flip(world, host, path);
+            if self.random.one_in(2)
+                && let Some(state) = state_of(path).filter(|state| files.contains(state))
+            {
+                world.checker.sometimes().reach("identity-rot");
+                self.flip(world, host, &state);
             }
+        }
+    }
+
+    fn flip(&mut self, world: &mut World, host: Host, path: &Path) {
+        let sim = world.node(host).disk().sim().clone();
+        let bytes = sim.bytes(path).unwrap_or_default();
+        // Files are written ahead with zeros: a flip there says little.
+        let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+        let Some(offset) = self.random.pick(&used) else {
+            return;
+        };
+        let mask = 1 << self.random.below(8);
+        tracing::info!(host, path = %path.display(), offset, mask, "a bit flips");
+        if sim.flip(path, offset as u64, mask).is_ok() {
+            world.checker.note_rot(host);
+            world.checker.sometimes().reach("bit-rot");
         }
     }
 

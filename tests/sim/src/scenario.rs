@@ -94,7 +94,7 @@ async fn form(world: &mut World, with_groups: bool) -> Result<(), Violation> {
     });
     world
         .until("the topics are there", FORMED_BY, |world| {
-            topics.borrow().is_some() && world.all_created_led()
+            topics.borrow().is_some() && world.all_led(&HOSTS)
         })
         .await?;
     for _ in 0..PRODUCERS {

@@ -60,6 +60,10 @@ pub const POINTS: &[(&str, &str)] = &[
     ),
     ("bit-rot", "a bit flipped in a file that was in use"),
     (
+        "identity-rot",
+        "a bit flipped in each of the two files that say which replica a node has",
+    ),
+    (
         "damage-found",
         "a replica found its log damaged and asked others for it",
     ),

@@ -313,9 +313,7 @@ impl World {
             });
             can_be_led.map(|(group, _)| group)
         });
-        let mut groups = partitions
-            .filter(|group| self.checker.was_led(*group))
-            .chain([GroupId::CONTROLLER]);
+        let mut groups = partitions.chain([GroupId::CONTROLLER]);
         groups.all(|group| {
             let mut replicas = seen.of_group(group);
             replicas.any(|(host, replica)| hosts.contains(&host) && replica.leads())
@@ -325,18 +323,6 @@ impl World {
     /// The machines of the staff.
     pub fn staff(&self) -> Vec<Host> {
         self.staff.iter().copied().collect()
-    }
-
-    /// Whether every partition of the image has a leader, those that never had one included.
-    pub fn all_created_led(&self) -> bool {
-        let seen = self.checker.seen();
-        let image = seen.image();
-        let never = |group| !self.checker.was_led(group);
-        let waiting = image.is_none_or(|image| {
-            let mut groups = image.topics.values().flat_map(|topic| topic.groups());
-            groups.any(never)
-        });
-        !waiting && self.all_led(&HOSTS)
     }
 
     /// Hosts that lead any partition.
