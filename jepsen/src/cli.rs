@@ -39,15 +39,22 @@ Examples:
       a node that is broken on purpose: has to end with 1 (needs the build of `selftest`, and root)
 
 Faults: kill pause freeze restart leadership-transfer | partition partition-one-way connection-reset delay loss
-reorder duplicate bandwidth | disk-slow disk-error short-write disk-full flush-fail bit-rot |
-power-loss power-loss-all | clock. Groups: process, network, disk, power, all, none.
+reorder duplicate bandwidth | disk-slow disk-error read-error short-write disk-full flush-fail bit-rot |
+power-loss power-loss-all | clock | membership. Groups: process, network, disk, power, all, none.
 `all` takes what is possible here and says what is not; a fault or group named by itself must be
 possible.")]
     Run(RunArgs),
     /// Show which faults are possible on this machine
     Preflight(PreflightArgs),
-    /// Judge hand-made histories, then a build with planted bugs
+    /// Judge hand-made histories, then hunt planted bugs: three in rotation, or all of them
     #[command(after_help = "\
+Examples:
+  corduroy-jepsen selftest
+      every history, and three of the planted bugs
+  corduroy-jepsen selftest --all
+      every history and every bug; half an hour on two cores
+  corduroy-jepsen selftest --histories-only
+
 The build with planted bugs is looked for at target/planted/corduroy, where this puts it:
   cargo build --profile planted -p corduroy -p corduroy-sim --features planted-bugs
 
@@ -175,9 +182,10 @@ pub struct SelftestArgs {
     #[arg(long = "bug", value_name = "ID")]
     pub bugs: Vec<String>,
 
-    /// Mixed into every trial's seed, and the place in the rotation
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    /// Mixed into every trial's seed, and the place in the rotation [default: the number of the day,
+    /// so that each day has other bugs]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
 }
 
 #[derive(Debug, Args)]

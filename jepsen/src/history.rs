@@ -12,6 +12,8 @@ mod file;
 mod key;
 mod payload;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 pub use file::{HistoryError, HistoryWriter};
@@ -563,8 +565,24 @@ pub enum Mark {
         partitions: u64,
         entries: u64,
     },
+    /// When everything was healed: who the members were, and on which of them the replicas of each
+    /// partition lay. These are whom the final read has to ask.
+    Members {
+        at: Nanos,
+        nodes: Vec<u32>,
+        replicas: Vec<ReplicasOf>,
+    },
     /// For people.
     Note { at: Nanos, text: String },
+}
+
+/// The replicas of a partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicasOf {
+    pub topic: String,
+    pub partition: u32,
+    /// The members that they lie on.
+    pub nodes: Vec<u32>,
 }
 
 /// A whole history in memory, calls joined with their ends.
@@ -629,6 +647,17 @@ impl History {
             Mark::Healed { at } => Some(*at),
             _ => None,
         })
+    }
+
+    /// On which members the replicas of each partition lay in the end, by topic and partition.
+    pub fn replicas_in_the_end(&self) -> BTreeMap<(&str, u32), &[u32]> {
+        let last = self.marks.iter().rev().find_map(|mark| match mark {
+            Mark::Members { replicas, .. } => Some(replicas.as_slice()),
+            _ => None,
+        });
+        let all = last.unwrap_or_default().iter();
+        all.map(|of| ((of.topic.as_str(), of.partition), of.nodes.as_slice()))
+            .collect()
     }
 
     /// Whether the harness itself got so little of the processor after the heal that nothing can be

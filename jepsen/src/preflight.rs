@@ -83,8 +83,9 @@ impl Preflight {
             missing.insert(Need::SeveralNodes, "there is one node".to_owned());
         }
         if nodes < MINORITY_NODES {
-            let why =
-                format!("of {nodes} nodes none is a minority, which is all that may be damaged");
+            let why = format!(
+                "of {nodes} nodes none is a minority, which is all that may be damaged or replaced"
+            );
             missing.insert(Need::Minority, why);
         }
         let program = program.unwrap_or(Path::new("true"));

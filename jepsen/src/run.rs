@@ -24,7 +24,7 @@ use crate::faults::plan::plan;
 use crate::faults::{FaultKind, Need, shim};
 use crate::history::{
     ClientSettings, FORMAT, FaultPhase, GroupMinima, Header, History, HistoryWriter, Mark, Minima,
-    Plan, STARVED_SECONDS_MAX,
+    Plan, ReplicasOf, STARVED_SECONDS_MAX,
 };
 use crate::planted;
 use crate::preflight::{Look, Preflight};
@@ -63,6 +63,8 @@ const COORDINATORS_MOVE_BY: &[FaultKind] = &[
 const QUEUE_SETTINGS: &[&str] = &["log.retention.check.interval.ms=1000"];
 /// What a trial says that was told to stop.
 pub const INTERRUPTED: &str = "interrupted";
+/// Nodes that join in the course of a run have so many machines, beside those of the first ones.
+const SPARE_MACHINES: u8 = 2;
 /// Room that is left there for others.
 const MEMORY_LEFT_BYTES: u64 = 2 << 30;
 /// Room that the images of one node may come to take.
@@ -230,8 +232,14 @@ fn names(kinds: &[FaultKind]) -> String {
 pub async fn execute(env: &Env, run: &RunPlan, preflight: &Preflight) -> anyhow::Result<RunEnd> {
     let began = env.now();
     let mut run_file = RunFile::begin(env)?;
-    let topology =
-        Topology::build(env, preflight.topology, run.nodes, run.seed, &mut run_file).await;
+    let topology = Topology::build(
+        env,
+        preflight.topology,
+        machines(run),
+        run.seed,
+        &mut run_file,
+    )
+    .await;
     let topology = match topology {
         Ok(topology) => topology,
         Err(error) => {
@@ -241,6 +249,7 @@ pub async fn execute(env: &Env, run: &RunPlan, preflight: &Preflight) -> anyhow:
     };
     let setup = ClusterSetup {
         binary: run.binary.clone(),
+        founders: run.nodes,
         dir: run.out.clone(),
         images: needs(&run.kinds, Need::Images).then(|| images_dir(run)),
         freezer: needs(&run.kinds, Need::Freezer),
@@ -276,6 +285,12 @@ pub async fn execute(env: &Env, run: &RunPlan, preflight: &Preflight) -> anyhow:
     judged
 }
 
+/// Nodes of the run, and where others join, places for them.
+fn machines(run: &RunPlan) -> u8 {
+    let is_changing = run.kinds.contains(&FaultKind::Membership);
+    run.nodes + if is_changing { SPARE_MACHINES } else { 0 }
+}
+
 fn needs(kinds: &[FaultKind], need: Need) -> bool {
     kinds.iter().any(|kind| kind.needs().contains(&need))
 }
@@ -290,7 +305,7 @@ fn workload_settings(workload: WorkloadKind) -> &'static [&'static str] {
 }
 
 fn images_dir(run: &RunPlan) -> PathBuf {
-    let wanted = MEMORY_LEFT_BYTES + u64::from(run.nodes) * IMAGE_ROOM_BYTES;
+    let wanted = MEMORY_LEFT_BYTES + u64::from(machines(run)) * IMAGE_ROOM_BYTES;
     let free = rustix::fs::statvfs(IMAGES_IN_MEMORY)
         .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     if free >= wanted {
@@ -317,7 +332,7 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     recorder.mark(Mark::LoadBegin { at: recorder.now() });
 
     let seconds = Duration::from_secs(run.seconds);
-    let mut injector = Injector::new(env, &recorder, run.seed, &cluster.ids());
+    let mut injector = Injector::new(env, &recorder, run.seed, &run.kinds, &cluster.ids());
     let progress = Progress::start(env, run, &recorder, injector.shown());
     let steps = plan(run.seed, seconds, &run.kinds);
     let now = env.now();
@@ -336,7 +351,9 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
         recorder.note("interrupted");
         eprintln!("\ninterrupted: healing, reading, judging what there is");
     }
-    injector.undo_all(cluster).await?;
+    for what in injector.undo_all(cluster).await? {
+        breakdown(&recorder, what);
+    }
     cluster.heal().await?;
     recorder.mark(Mark::Healed { at: recorder.now() });
     progress.say("healed");
@@ -362,6 +379,7 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     for missing in load.drain(run.workload).await {
         recorder.note(missing);
     }
+    note_members(&recorder, cluster).await;
     progress.say("reading every replica");
     for missing in final_read::run(load.shared(), cluster, &load.topics()).await {
         recorder.note(missing);
@@ -404,6 +422,22 @@ async fn form(cluster: &mut Cluster) -> anyhow::Result<()> {
         }
     }
     missing
+}
+
+/// Notes whom the final read has to ask.
+async fn note_members(recorder: &Recorder, cluster: &Cluster) {
+    let nodes = cluster.ids();
+    let partitions = cluster.partitions().await.into_iter();
+    let replicas = partitions.map(|((topic, partition), state)| ReplicasOf {
+        topic,
+        partition,
+        nodes: state.living(&nodes),
+    });
+    recorder.mark(Mark::Members {
+        at: recorder.now(),
+        replicas: replicas.collect(),
+        nodes,
+    });
 }
 
 fn breakdown(recorder: &Recorder, what: String) {
@@ -497,7 +531,6 @@ fn judge(
     let history = History::read(&run.out.join("history.jsonl"))?;
     let verdict = checker::check(&history, &history.header.settings);
     let is_violation = !verdict.violations.is_empty();
-    let ids = cluster.ids();
     let remarks = history.marks.iter().filter_map(|mark| match mark {
         Mark::Note { at, text } => Some(format!("{:.1} s: {text}", at.seconds())),
         _ => None,
@@ -507,9 +540,9 @@ fn judge(
         product: product(&run.binary),
         preflight: preflight.lines(),
         total_seconds: took.as_secs_f64(),
-        node_logs: ids.iter().map(|id| format!("node-{id}.log")).collect(),
+        node_logs: cluster.log_names(),
         kept_data: if is_violation || run.keep {
-            ids.iter().map(|id| format!("node-{id}/data")).collect()
+            kept_data(run, cluster)
         } else {
             Vec::new()
         },
@@ -521,6 +554,16 @@ fn judge(
         verdict,
         report: files.html,
     })
+}
+
+/// Where data of nodes lies, seen from the run's directory.
+fn kept_data(run: &RunPlan, cluster: &Cluster) -> Vec<String> {
+    let kept = cluster.nodes().iter().map(|node| {
+        let kept = node.kept();
+        let path = kept.strip_prefix(&run.out).unwrap_or(&kept);
+        path.display().to_string()
+    });
+    kept.collect()
 }
 
 /// The faults as lines of text.

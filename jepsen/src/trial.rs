@@ -18,10 +18,8 @@ use crate::selftest::{self, BUGS, Bug, Judge, Trial};
 use crate::verdict::{EXIT_COVERAGE, EXIT_PASS, EXIT_VIOLATION, Verdict};
 use crate::workload::WorkloadKind;
 
-/// Sends per second in the trials of a bug, in turn: some show themselves under load, and some only
-/// when a write is the last one for a while.
-const RATES: [u32; 2] = [400, 30];
-
+/// A day: the rotation goes on by itself from one to the next.
+const DAY_MILLIS: u64 = 24 * 3600 * 1000;
 /// What the nodes of a trial are counted as, before there is one: every bug has so many.
 const NODES: u8 = 3;
 
@@ -38,19 +36,24 @@ pub async fn selftest(env: &Env, args: &SelftestArgs) -> anyhow::Result<u8> {
             bug.with_context(|| format!("there is no planted bug `{id}`"))
         })
         .collect::<anyhow::Result<_>>()?;
+    let seed = args
+        .seed
+        .unwrap_or_else(|| env.unix_millis().unsigned_abs() / DAY_MILLIS);
     let report = selftest::histories();
     println!("{report}");
     let failed = |is_green| if is_green { EXIT_PASS } else { EXIT_VIOLATION };
     if args.histories_only {
+        println!("no planted bug was hunted: --histories-only");
         return Ok(failed(report.is_green()));
     }
     let Some(binary) = planted::find(args.planted_binary.as_deref())? else {
         let place = args.planted_binary.as_deref();
         let place = place.map_or(String::new(), |path| format!(" at {}", path.display()));
         eprintln!(
-            "error: no planted bug was hunted: there is no build that has them{place}\n  \
+            "error: none of the {} planted bugs was hunted: there is no build that has them{place}\n  \
              help    {}\n  \
              help    or judge the histories alone: --histories-only",
+            BUGS.len(),
             planted::BUILD
         );
         return Ok(match report.is_green() {
@@ -71,9 +74,9 @@ pub async fn selftest(env: &Env, args: &SelftestArgs) -> anyhow::Result<u8> {
     let bugs = match (named.is_empty(), args.all) {
         (false, _) => named,
         (true, true) => possible,
-        (true, false) => selftest::rotation(args.seed, args.count, &possible),
+        (true, false) => selftest::rotation(seed, args.count, &possible),
     };
-    let is_caught = hunt(env, args, &bugs, &binary).await?;
+    let is_caught = hunt(env, seed, &bugs, &binary).await?;
     Ok(failed(report.is_green() && is_caught))
 }
 
@@ -115,14 +118,10 @@ fn simulator_of(node: &Path) -> PathBuf {
     node.with_file_name("corduroy-sim")
 }
 
-async fn hunt(
-    env: &Env,
-    args: &SelftestArgs,
-    bugs: &[&'static Bug],
-    binary: &Path,
-) -> anyhow::Result<bool> {
+async fn hunt(env: &Env, seed: u64, bugs: &[&'static Bug], binary: &Path) -> anyhow::Result<bool> {
     let scratch = std::env::temp_dir().join(format!("corduroy-selftest-{:x}", env.random_u64()));
     std::fs::create_dir(&scratch)?;
+    let began = env.now();
     let mut number = 0;
     let is_stopped = Cell::new(false);
     let report = selftest::mutations(
@@ -134,7 +133,7 @@ async fn hunt(
             }
             number += 1;
             let out = scratch.join(format!("trial-{number}"));
-            let judged = one(env, trial, binary, &out, args.seed).await;
+            let judged = one(env, trial, binary, &out, seed).await;
             judged.map_err(|error| {
                 let reason = format!("{error:#}");
                 if reason == run::INTERRUPTED {
@@ -155,7 +154,16 @@ async fn hunt(
     )
     .await;
     let (caught, all) = (report.caught(), report.bugs.len());
-    println!("mutation score: {caught} of {all}");
+    let seconds = (env.now() - began).as_secs();
+    let left: Vec<&str> = BUGS
+        .iter()
+        .filter(|bug| !bugs.contains(bug))
+        .map(|bug| bug.id)
+        .collect();
+    if !left.is_empty() {
+        println!("not hunted this time (--all does): {}", left.join(" "));
+    }
+    println!("mutation score: {caught} of {all}, in {seconds} s (seed {seed})");
     if report.is_green() {
         std::fs::remove_dir_all(&scratch)?;
     } else {
@@ -239,11 +247,7 @@ async fn one(
         client: ClientKind::Corduroy,
         kinds,
         skipped,
-        rate: match trial.bug {
-            // It has to see enough.
-            None => RATES[0],
-            Some(_) => RATES[trial.attempt as usize % RATES.len()],
-        },
+        rate: trial.hint.rate(trial.attempt),
         seed: seed.wrapping_add(u64::from(trial.attempt)),
         out: PathBuf::from(out),
         binary: binary.to_owned(),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::coverage::{Span, fault_spans};
+use crate::faults::FaultKind;
 use crate::history::{Acks, Call, ClientSettings, Nanos, Producer};
 use crate::verdict::Class;
 
@@ -84,7 +85,9 @@ fn replication(index: &Index<'_>, settings: &ClientSettings, found: &mut Collect
     let replicas = settings.replication_factor as usize;
     let least = settings.min_insync_replicas as usize;
     // With more nodes than replicas, a dead node need not be one of a partition's.
-    if settings.acks != Acks::All || nodes != replicas {
+    let mut faults = index.history.header.plan.faults.iter();
+    let others_join = faults.any(|fault| fault == FaultKind::Membership.name());
+    if settings.acks != Acks::All || nodes != replicas || others_join {
         return;
     }
     let dead: Vec<(u32, Span)> = fault_spans(index.history)

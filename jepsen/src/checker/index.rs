@@ -245,16 +245,27 @@ impl<'h> Index<'h> {
             written[write.key as usize] |= write.fate == Fate::Acked;
         }
         let mut finals = FinalReads::default();
+        let in_the_end = self.history.replicas_in_the_end();
         for (key, _) in written.iter().enumerate().filter(|(_, written)| **written) {
             if self.deleted[key] {
                 continue;
             }
             finals.partitions += 1;
             finals.by_client += u64::from(self.client_finals[key] != NONE);
-            let replicas = self.replica_finals[key].len();
-            let all = self.history.header.nodes.len();
-            let all = all.min(self.history.header.settings.replication_factor as usize);
-            finals.by_every_replica += u64::from(replicas >= all);
+            let read = &self.replica_finals[key];
+            let Key {
+                topic, partition, ..
+            } = &self.keys[key];
+            let is_compared = match in_the_end.get(&(&**topic, *partition)) {
+                Some(nodes) => nodes.iter().all(|node| read.contains_key(node)),
+                // As far as the history knows, members stay.
+                None => {
+                    let all = self.history.header.nodes.len();
+                    let copies = self.history.header.settings.replication_factor as usize;
+                    read.len() >= all.min(copies)
+                }
+            };
+            finals.by_every_replica += u64::from(is_compared);
         }
         finals
     }

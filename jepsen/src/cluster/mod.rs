@@ -3,6 +3,7 @@
 pub mod freezer;
 pub mod http;
 pub mod image;
+pub mod members;
 pub mod node;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,8 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct ClusterSetup {
     /// The program.
     pub binary: PathBuf,
+    /// Nodes that form the cluster. The other places of the network are free for nodes that join.
+    pub founders: u8,
     /// Where logs and data go.
     pub dir: PathBuf,
     /// Where each node's disk image goes; `None`: no disks of their own.
@@ -66,8 +69,15 @@ pub struct Cluster {
     pub topology: Topology,
     /// What was made on the machine.
     pub run_file: RunFile,
+    /// The members, and those on their way in or out.
     nodes: Vec<Node>,
+    /// Machines on which nobody lives.
+    spares: Vec<Node>,
     setup: NodeSetup,
+    /// Where logs go.
+    dir: PathBuf,
+    /// The id of the next node that joins: none is used twice.
+    next_id: u32,
     env: Env,
     crashes: Vec<String>,
 }
@@ -107,7 +117,7 @@ impl Cluster {
             let id = place.host.number();
             let home = setup.dir.join(format!("node-{id}"));
             std::fs::create_dir_all(&home)?;
-            let log = setup.dir.join(format!("node-{id}.log"));
+            let log = members::log_of(&setup.dir, u32::from(id));
             let mut node = Node::new(place, home, log);
             if let Some(images) = &setup.images {
                 let image = images.join(format!("{}-n{id}.img", run_file.prefix()));
@@ -135,8 +145,9 @@ impl Cluster {
         topology: Topology,
         run_file: RunFile,
         setup: ClusterSetup,
-        nodes: Vec<Node>,
+        mut nodes: Vec<Node>,
     ) -> Cluster {
+        let spares = nodes.split_off(nodes.len().min(usize::from(setup.founders)));
         let seeds: Vec<String> = if nodes.len() == 1 {
             Vec::new()
         } else {
@@ -148,7 +159,10 @@ impl Cluster {
         Cluster {
             topology,
             run_file,
+            next_id: u32::from(setup.founders) + 1,
             nodes,
+            spares,
+            dir: setup.dir,
             setup: NodeSetup {
                 binary: setup.binary,
                 seeds: seeds.join(","),
@@ -161,7 +175,7 @@ impl Cluster {
         }
     }
 
-    /// The ids of all nodes.
+    /// The ids of all members.
     pub fn ids(&self) -> Vec<u32> {
         self.nodes.iter().map(Node::id).collect()
     }
@@ -187,9 +201,14 @@ impl Cluster {
             .with_context(|| format!("there is no node {id}"))
     }
 
-    /// All nodes.
+    /// All members.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// All machines, whoever lives there.
+    pub fn machines(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().chain(&self.spares)
     }
 
     /// Starts a node; nothing happens if it runs.
@@ -346,6 +365,8 @@ impl Cluster {
 
     /// What keeps the cluster from being whole.
     async fn missing(&self) -> Option<String> {
+        let mut members = self.ids();
+        members.sort_unstable();
         for node in &self.nodes {
             let status = node.status(&self.env).await;
             match status {
@@ -354,9 +375,9 @@ impl Cluster {
                     return Some(format!("node {} does not serve", node.id()));
                 }
                 Some(status) => {
-                    let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
-                    if nodes.len() < self.nodes.len() {
-                        return Some(format!("node {} knows {} nodes", node.id(), nodes.len()));
+                    let known = members::known(&status);
+                    if known != members {
+                        return Some(format!("node {} knows the nodes {known:?}", node.id()));
                     }
                     if let Some(failure) = status["disk_failure"].as_str() {
                         return Some(format!("node {}: {failure}", node.id()));
@@ -368,10 +389,11 @@ impl Cluster {
             if state.leader.is_none() {
                 return Some(format!("{topic}/{partition} has no leader"));
             }
-            if state.in_sync.len() < state.replicas.len() {
+            let living = state.living(&members);
+            if !living.iter().all(|id| state.in_sync.contains(id)) {
                 return Some(format!(
-                    "{topic}/{partition}: in sync are {:?} of {:?}",
-                    state.in_sync, state.replicas
+                    "{topic}/{partition}: in sync are {:?} of {living:?}",
+                    state.in_sync
                 ));
             }
             if !state.damaged.is_empty() {
@@ -448,7 +470,7 @@ impl Cluster {
     pub fn keep_data(&self) -> anyhow::Result<()> {
         for node in &self.nodes {
             if node.image.is_some() {
-                copy_tree(&node.data_dir, &node.home().join("data"))?;
+                copy_tree(&node.data_dir, &node.kept())?;
             }
         }
         Ok(())
@@ -463,7 +485,7 @@ impl Cluster {
         for id in self.ids() {
             self.kill(id).await?;
         }
-        let homes: Vec<PathBuf> = self.nodes.iter().map(Node::home).collect();
+        let homes: Vec<PathBuf> = self.machines().map(Node::home).collect();
         let Cluster {
             run_file, topology, ..
         } = self;

@@ -44,8 +44,10 @@ pub struct NodeSetup {
     pub shim: Option<PathBuf>,
 }
 
-/// A node, running or not.
+/// A machine, and the node that lives on it, running or not. Where one has left for good, another
+/// may take its place, under an id of its own.
 pub struct Node {
+    id: u32,
     /// Its addresses.
     pub place: Place,
     /// Its data directory.
@@ -64,9 +66,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that does not run yet, with everything of its own in `home`.
+    /// A node that does not run yet, with everything of its own in `home`. Its id is the number of
+    /// its host.
     pub fn new(place: Place, home: PathBuf, log: PathBuf) -> Node {
         Node {
+            id: u32::from(place.host.number()),
             place,
             data_dir: home.join("data"),
             home,
@@ -85,9 +89,42 @@ impl Node {
         self.home.clone()
     }
 
+    /// Where its data lies after the run, if it is kept.
+    pub fn kept(&self) -> PathBuf {
+        let name = self.data_dir.file_name();
+        self.home.join(name.unwrap_or_else(|| "data".as_ref()))
+    }
+
     /// Its id.
     pub fn id(&self) -> u32 {
-        u32::from(self.place.host.number())
+        self.id
+    }
+
+    /// From here on another node lives on this machine: it has its own id and log file, and nothing
+    /// of what its predecessor has written. Nobody may run there.
+    ///
+    /// # Errors
+    /// The operating system's, for the files of before.
+    pub fn succeed(&mut self, id: u32, log: PathBuf) -> anyhow::Result<()> {
+        self.wipe()?;
+        self.data_dir.set_file_name(format!("data-{id}"));
+        self.id = id;
+        self.log = log;
+        self.ending = Ending::Unasked;
+        Ok(())
+    }
+
+    /// Removes what was written in its data directory.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn wipe(&self) -> anyhow::Result<()> {
+        match std::fs::remove_dir_all(&self.data_dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", self.data_dir.display()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Starts the process and returns at once. Nothing happens if it runs.
@@ -190,6 +227,11 @@ impl Node {
     /// From here on a node that ends does so rightly: its disk fails.
     pub fn tolerate_end(&mut self) {
         self.ending = Ending::Tolerated;
+    }
+
+    /// From here on an end is a crash again.
+    pub fn forbid_end(&mut self) {
+        self.ending = Ending::Unasked;
     }
 
     /// Sends a signal to its process.

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use corduroy_env::Env;
-use rustix::process::Signal;
 use tokio::time::Instant;
 
+use super::membership::{self, Advance, Change};
 use super::plan::{Agenda, Schedule, Step, Turn};
 use super::proof::{Proof, count};
-use super::shim::Writes;
-use super::{FaultKind, damage, network};
+use super::strike::{
+    Done, Undo, break_disk, cut_power, how_many, mend, one_or_all, rot, running, transfer,
+};
+use super::{FaultKind, network};
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::history::FaultPhase;
@@ -26,30 +28,16 @@ const STOP_WAIT_MAX: Duration = Duration::from_secs(30);
 const BACK_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Network faults that are on at the same time.
 const NETWORK_FAULTS_MAX: usize = 2;
-/// Percent of kills and pauses that strike every node.
-const EVERYBODY_PERCENT: u64 = 15;
 /// How often a step that has to wait looks again.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a signal may take to stop a process.
 const STOP_SEEN_MAX: Duration = Duration::from_secs(1);
 /// For how long after a fault it is looked whether the cluster is whole again.
 const RECOVERY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long a change of membership may take to come to its end after the heal.
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The largest jump of a wall clock.
 const CLOCK_JUMP_MS_MAX: u64 = 2 * 3600 * 1000;
-
-/// How a fault is undone.
-enum Undo {
-    Nothing,
-    Start(Vec<u32>),
-    Resume(Vec<u32>),
-    Network(u64),
-    /// The disk works again; the process, which may not trust it any more, is replaced.
-    MendAndReplace(u32),
-    /// The disk works again; the process has to go on by itself.
-    Mend(u32),
-    PowerOn(Vec<u32>),
-    Clocks(Vec<u32>),
-}
 
 struct Active {
     id: u64,
@@ -70,14 +58,6 @@ struct Recovering {
     until: Instant,
 }
 
-/// What was done, before it is noted.
-struct Done {
-    targets: Vec<u32>,
-    manner: String,
-    detail: String,
-    undo: Undo,
-}
-
 /// Carries out a plan.
 pub struct Injector {
     env: Env,
@@ -86,8 +66,14 @@ pub struct Injector {
     recovering: Vec<Recovering>,
     shown: Rc<RefCell<Vec<&'static str>>>,
     /// The node that bit rot strikes: always the same one, as a minority is all that may be
-    /// damaged.
+    /// damaged. If another node takes its place, that one.
     rot_target: Option<u32>,
+    /// Whether it strikes in this run.
+    rots: bool,
+    /// Whether it has struck that very node.
+    is_rotted: bool,
+    /// How often each manner of change came.
+    changes: BTreeMap<&'static str, u32>,
     /// How often it has struck each kind of file.
     rotted: BTreeMap<String, u32>,
     remarks: Vec<String>,
@@ -95,7 +81,13 @@ pub struct Injector {
 
 impl Injector {
     /// An injector for a run.
-    pub fn new(env: &Env, recorder: &Recorder, seed: u64, nodes: &[u32]) -> Injector {
+    pub fn new(
+        env: &Env,
+        recorder: &Recorder,
+        seed: u64,
+        kinds: &[FaultKind],
+        nodes: &[u32],
+    ) -> Injector {
         let mut chance = Chance::fork(seed, 2);
         Injector {
             env: env.clone(),
@@ -104,6 +96,9 @@ impl Injector {
             recovering: Vec::new(),
             shown: Rc::default(),
             rot_target: chance.pick(nodes).copied(),
+            rots: kinds.contains(&FaultKind::BitRot),
+            is_rotted: false,
+            changes: BTreeMap::new(),
             rotted: BTreeMap::new(),
             remarks: Vec::new(),
         }
@@ -114,9 +109,9 @@ impl Injector {
         &self.remarks
     }
 
-    /// The node whose files were damaged, if any was.
+    /// The node whose files were damaged, if it is there.
     pub fn rotted(&self) -> Option<u32> {
-        self.rot_target.filter(|_| !self.rotted.is_empty())
+        self.rot_target.filter(|_| self.is_rotted)
     }
 
     /// Names of the faults that are on, for whoever shows progress.
@@ -311,7 +306,12 @@ impl Injector {
             | FaultKind::Reorder
             | FaultKind::Duplicate
             | FaultKind::Bandwidth => {
-                let fault = network::draw(kind, &ids, chance).context("no network fault")?;
+                let peers = cluster.nodes().iter().map(|node| network::Peer {
+                    id: node.id(),
+                    host: node.place.host,
+                });
+                let peers: Vec<network::Peer> = peers.collect();
+                let fault = network::draw(kind, &peers, chance).context("no network fault")?;
                 let layer = cluster.topology.links.put(fault.table);
                 Ok(Done {
                     targets: fault.targets,
@@ -346,7 +346,11 @@ impl Injector {
             FaultKind::PowerAll => cut_power(cluster, ids).await,
             FaultKind::BitRot => {
                 let target = self.rot_target.context("there is no node")?;
+                if !membership::is_minority(target, &cluster.partitions().await, &ids) {
+                    bail!("node {target} is no minority of some partition");
+                }
                 let done = rot(cluster, target, &self.rotted, chance).await?;
+                self.is_rotted = true;
                 *self.rotted.entry(done.manner.clone()).or_default() += 1;
                 Ok(done)
             }
@@ -354,17 +358,27 @@ impl Injector {
                 let size = chance.between(100, CLOCK_JUMP_MS_MAX);
                 let millis = i64::try_from(size)? * if chance.percent(50) { 1 } else { -1 };
                 let nanos = millis.saturating_mul(1_000_000);
-                cluster
-                    .node(one)?
-                    .control
-                    .as_ref()
+                let node = cluster.node(one)?;
+                let host = node.place.host;
+                let control = node.control.as_ref();
+                control
                     .context("no library in the process")?
                     .shift_wall(nanos)?;
                 Ok(Done {
                     targets: vec![one],
                     manner: if millis < 0 { "back" } else { "forward" }.to_owned(),
                     detail: format!("the wall clock jumps by {:.1} s", millis as f64 / 1000.0),
-                    undo: Undo::Clocks(vec![one]),
+                    undo: Undo::Clocks(vec![host]),
+                })
+            }
+            FaultKind::Membership => {
+                let fragile = self.rot_target.filter(|_| self.rots);
+                let begun = membership::begin(cluster, fragile, &mut self.changes, chance).await?;
+                Ok(Done {
+                    targets: begun.targets,
+                    manner: begun.manner,
+                    detail: begun.detail,
+                    undo: Undo::Change(begun.change),
                 })
             }
         }
@@ -393,8 +407,19 @@ impl Injector {
     ) -> anyhow::Result<Vec<(Step, u32)>> {
         let mut missed = Vec::new();
         while let Some(place) = self.active.iter().position(|active| active.until <= now) {
-            let active = self.active.remove(place);
+            let mut active = self.active.remove(place);
             let turn = (active.turn.step.clone(), active.turn.tries);
+            if let Undo::Change(change) = &mut active.undo {
+                match self.advance(cluster, change).await? {
+                    Advance::Waits => {
+                        active.until = self.env.now() + LOOK;
+                        self.active.push(active);
+                    }
+                    over if self.end_change(active, &over) => {}
+                    _ => missed.push(turn),
+                }
+                continue;
+            }
             if !self.undo(cluster, active).await? {
                 missed.push(turn);
             }
@@ -403,16 +428,74 @@ impl Injector {
         Ok(missed)
     }
 
-    /// Undoes everything that is on.
+    /// Undoes everything that is on, and lets changes of membership come to their end. Returns those
+    /// that do not, a sentence each.
     ///
     /// # Errors
     /// What could not be undone.
-    pub async fn undo_all(&mut self, cluster: &mut Cluster) -> anyhow::Result<()> {
+    pub async fn undo_all(&mut self, cluster: &mut Cluster) -> anyhow::Result<Vec<String>> {
+        let mut changes = Vec::new();
         while let Some(active) = self.active.pop() {
-            self.undo(cluster, active).await?;
+            match active.undo {
+                Undo::Change(_) => changes.push(active),
+                _ => {
+                    self.undo(cluster, active).await?;
+                }
+            }
             self.show();
         }
-        Ok(())
+        let mut stuck = Vec::new();
+        for mut active in changes {
+            let deadline = self.env.now() + CHANGE_WAIT_MAX;
+            while let Undo::Change(change) = &mut active.undo {
+                match self.advance(cluster, change).await? {
+                    Advance::Waits if self.env.now() < deadline => self.env.sleep(LOOK).await,
+                    Advance::Waits => {
+                        let why = change.waits_for();
+                        let limit = CHANGE_WAIT_MAX.as_secs();
+                        stuck.push(format!(
+                            "a change of membership does not end within {limit} s of the heal: {why}"
+                        ));
+                        break;
+                    }
+                    over => {
+                        self.end_change(active, &over);
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(stuck)
+    }
+
+    async fn advance(
+        &mut self,
+        cluster: &mut Cluster,
+        change: &mut Change,
+    ) -> anyhow::Result<Advance> {
+        let advanced = change.advance(cluster).await?;
+        if let Some((gone, fresh)) = change.take_succession()
+            && self.rot_target == Some(gone)
+        {
+            self.rot_target = Some(fresh);
+            self.is_rotted = false;
+        }
+        Ok(advanced)
+    }
+
+    /// Notes how a change of membership ended. Whether it took place.
+    fn end_change(&mut self, active: Active, over: &Advance) -> bool {
+        let name = active.turn.step.kind.name();
+        let (phase, detail) = match over {
+            Advance::Done(detail) => (FaultPhase::End, detail),
+            Advance::Refused(detail) => (FaultPhase::Missed, detail),
+            Advance::Waits => return false,
+        };
+        self.recorder
+            .fault(active.id, name, phase, &active.targets, detail);
+        self.watch_recovery(active.id, active.turn.step.kind, active.targets);
+        self.show();
+        phase == FaultPhase::End
     }
 
     /// Whether it has hit anything.
@@ -546,9 +629,12 @@ impl Injector {
                     cluster.start(id)?;
                 }
             }
-            Undo::Clocks(ids) => {
-                for id in ids {
-                    if let Some(control) = &cluster.node(id)?.control {
+            // It ends by itself.
+            Undo::Change(_) => {}
+            Undo::Clocks(hosts) => {
+                for host in hosts {
+                    let machine = cluster.machine(host);
+                    if let Some(control) = machine.and_then(|node| node.control.as_ref()) {
                         control.shift_wall(0)?;
                     }
                 }
@@ -583,197 +669,4 @@ fn proof_of(kind: FaultKind, undo: &Undo) -> Proof {
         (_, Undo::Mend(_) | Undo::MendAndReplace(_)) => Proof::Calls,
         _ => Proof::Done,
     }
-}
-
-/// Those of them that have a process.
-fn running(cluster: &mut Cluster, ids: Vec<u32>) -> anyhow::Result<Vec<u32>> {
-    cluster.notice_ends();
-    let nodes = cluster.nodes().iter();
-    let running: Vec<u32> = nodes
-        .filter(|node| node.is_running() && ids.contains(&node.id()))
-        .map(crate::cluster::node::Node::id)
-        .collect();
-    if running.is_empty() {
-        bail!("no process of {ids:?} runs");
-    }
-    Ok(running)
-}
-
-fn how_many(targets: &[u32], all: &[u32]) -> String {
-    let one = targets.len() < all.len() || all.len() == 1;
-    if one { "one node" } else { "all nodes" }.to_owned()
-}
-
-fn one_or_all(ids: &[u32], one: u32, chance: &mut Chance) -> Vec<u32> {
-    if chance.percent(EVERYBODY_PERCENT) {
-        ids.to_vec()
-    } else {
-        vec![one]
-    }
-}
-
-/// Moves one to three leaderships to other replicas in sync.
-async fn transfer(cluster: &Cluster, chance: &mut Chance) -> anyhow::Result<Done> {
-    let mut moves = Vec::new();
-    for ((topic, partition), state) in cluster.partitions().await {
-        let others: Vec<u32> = state
-            .in_sync
-            .iter()
-            .copied()
-            .filter(|id| Some(*id) != state.leader)
-            .collect();
-        if state.leader.is_some()
-            && let Some(target) = chance.pick(&others)
-        {
-            moves.push((topic, partition, *target));
-        }
-    }
-    chance.shuffle(&mut moves);
-    moves.truncate(usize::try_from(chance.between(1, 3))?);
-    let mut done = Vec::new();
-    let mut targets = Vec::new();
-    let mut last = None;
-    for (topic, partition, target) in moves {
-        match cluster.lead(&topic, partition, target).await {
-            Ok(()) => {
-                done.push(format!("{topic}/{partition} to n{target}"));
-                targets.push(target);
-            }
-            Err(error) => last = Some(error),
-        }
-    }
-    if done.is_empty() {
-        return Err(last.unwrap_or_else(|| anyhow::anyhow!("no leadership can be moved now")));
-    }
-    Ok(Done {
-        targets,
-        manner: String::new(),
-        detail: done.join(", "),
-        undo: Undo::Nothing,
-    })
-}
-
-fn break_disk(
-    cluster: &mut Cluster,
-    kind: FaultKind,
-    target: u32,
-    chance: &mut Chance,
-) -> anyhow::Result<Done> {
-    let node = cluster.node(target)?;
-    let control = node.control.as_ref().context("no library in the process")?;
-    let permille = u32::try_from(chance.between(50, 1000))?;
-    let (detail, undo) = match kind {
-        FaultKind::DiskSlow => {
-            let micros = u32::try_from(chance.between(5_000, 200_000))?;
-            control.slow(micros, permille)?;
-            let detail = format!(
-                "{permille} of 1000 writes and flushes take {} ms more",
-                micros / 1000
-            );
-            (detail, Undo::Mend(target))
-        }
-        FaultKind::DiskShort => {
-            control.break_writes(Writes::Part, permille)?;
-            let detail = format!("{permille} of 1000 writes write only a part");
-            (detail, Undo::Mend(target))
-        }
-        FaultKind::DiskFull => match &node.image {
-            Some(image) => {
-                let bytes = image.fill()?;
-                (format!("{} MB filled", bytes >> 20), Undo::Mend(target))
-            }
-            None => {
-                control.break_writes(Writes::Full, 1000)?;
-                ("no space for anything more".to_owned(), Undo::Mend(target))
-            }
-        },
-        FaultKind::DiskError => {
-            control.break_writes(Writes::Fail, permille)?;
-            let detail = format!("{permille} of 1000 writes fail with EIO");
-            (detail, Undo::MendAndReplace(target))
-        }
-        FaultKind::ReadError => {
-            control.break_reads(permille)?;
-            let detail = format!("{permille} of 1000 reads fail with EIO, of a new process");
-            (detail, Undo::MendAndReplace(target))
-        }
-        FaultKind::FlushFail => {
-            control.break_flushes()?;
-            (
-                "every flush fails with EIO".to_owned(),
-                Undo::MendAndReplace(target),
-            )
-        }
-        other => bail!("{} is no fault of a disk", other.name()),
-    };
-    // A node may end over a disk that fails; over a slow or partial one it may not.
-    if matches!(undo, Undo::MendAndReplace(_)) {
-        node.tolerate_end();
-    }
-    Ok(Done {
-        targets: vec![target],
-        manner: String::new(),
-        detail,
-        undo,
-    })
-}
-
-fn mend(cluster: &mut Cluster, id: u32) -> anyhow::Result<()> {
-    let node = cluster.node(id)?;
-    if let Some(control) = &node.control {
-        control.mend_disk()?;
-    }
-    if let Some(image) = &node.image {
-        image.empty()?;
-    }
-    Ok(())
-}
-
-/// All processes stop first, so that none sees its disk die: then the disks, then the processes.
-async fn cut_power(cluster: &mut Cluster, targets: Vec<u32>) -> anyhow::Result<Done> {
-    for id in &targets {
-        cluster.node(*id)?.signal(Signal::STOP);
-    }
-    for id in &targets {
-        let node = cluster.node(*id)?;
-        let image = node.image.as_ref().context("no disk of its own")?;
-        image.cut_power()?;
-    }
-    for id in &targets {
-        cluster.kill(*id).await?;
-    }
-    Ok(Done {
-        manner: String::new(),
-        detail: "unflushed data is gone".to_owned(),
-        undo: Undo::PowerOn(targets.clone()),
-        targets,
-    })
-}
-
-async fn rot(
-    cluster: &mut Cluster,
-    target: u32,
-    rotted: &BTreeMap<String, u32>,
-    chance: &mut Chance,
-) -> anyhow::Result<Done> {
-    cluster.kill(target).await?;
-    let data_dir = cluster.node(target)?.data_dir.clone();
-    let (kind, flips) = damage::rot(&data_dir, rotted, chance)?;
-    if flips.is_empty() {
-        cluster.start(target)?;
-        bail!("node {target} has no files to damage yet");
-    }
-    let detail: Vec<String> = flips
-        .iter()
-        .map(|flip| {
-            let path = flip.path.display();
-            format!("{path} at {} ^ {:#04x}", flip.position, flip.mask)
-        })
-        .collect();
-    Ok(Done {
-        targets: vec![target],
-        manner: kind,
-        detail: detail.join(", "),
-        undo: Undo::Start(vec![target]),
-    })
 }

@@ -2,10 +2,12 @@
 
 pub mod damage;
 pub mod inject;
+pub mod membership;
 pub mod network;
 pub mod plan;
 pub mod proof;
 pub mod shim;
+mod strike;
 
 use std::collections::BTreeSet;
 
@@ -58,6 +60,8 @@ pub enum FaultKind {
     BitRot,
     /// Wall clocks jump.
     Clock,
+    /// Nodes join, are removed for good, and others take their place.
+    Membership,
 }
 
 /// What a machine must offer for a fault.
@@ -103,6 +107,7 @@ impl FaultKind {
         FaultKind::PowerAll,
         FaultKind::BitRot,
         FaultKind::Clock,
+        FaultKind::Membership,
     ];
 
     /// Its name on the command line and in histories.
@@ -131,6 +136,7 @@ impl FaultKind {
             FaultKind::PowerAll => "power-loss-all",
             FaultKind::BitRot => "bit-rot",
             FaultKind::Clock => "clock",
+            FaultKind::Membership => "membership",
         }
     }
 
@@ -160,6 +166,7 @@ impl FaultKind {
             FaultKind::PowerAll => "all nodes and disks lose power at once",
             FaultKind::BitRot => "bits flip in the files of one node",
             FaultKind::Clock => "wall clocks jump up to two hours, either way",
+            FaultKind::Membership => "nodes join, are removed for good, are replaced by fresh ones",
         }
     }
 
@@ -174,7 +181,7 @@ impl FaultKind {
             | FaultKind::PartitionReset
             | FaultKind::Delay
             | FaultKind::Bandwidth => &[Need::SeveralNodes],
-            FaultKind::BitRot => &[Need::Minority],
+            FaultKind::BitRot | FaultKind::Membership => &[Need::Minority],
             FaultKind::Loss | FaultKind::Reorder | FaultKind::Duplicate => {
                 &[Need::SeveralNodes, Need::Packets]
             }
@@ -206,6 +213,7 @@ impl FaultKind {
                 | FaultKind::PowerOne
                 | FaultKind::PowerAll
                 | FaultKind::BitRot
+                | FaultKind::Membership
         )
     }
 }

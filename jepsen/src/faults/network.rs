@@ -22,18 +22,27 @@ pub struct NetworkFault {
     pub detail: String,
 }
 
+/// A node and the host that it lives on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its id.
+    pub id: u32,
+    /// Whose cables it uses.
+    pub host: Host,
+}
+
+fn ids(peers: &[Peer]) -> Vec<u32> {
+    peers.iter().map(|peer| peer.id).collect()
+}
+
 /// Draws a fault of a network kind among these nodes; `None` for any other kind.
-pub fn draw(kind: FaultKind, nodes: &[u32], chance: &mut Chance) -> Option<NetworkFault> {
+pub fn draw(kind: FaultKind, nodes: &[Peer], chance: &mut Chance) -> Option<NetworkFault> {
     match kind {
         FaultKind::Partition => Some(partition(nodes, Cut::Silent, chance)),
         FaultKind::PartitionReset => Some(partition(nodes, Cut::Reset, chance)),
         FaultKind::PartitionOneWay => Some(one_way(nodes, chance)),
         _ => bad_link(kind, chance).map(|(link, what)| everywhere_near(nodes, link, what, chance)),
     }
-}
-
-fn host(id: u32) -> Host {
-    Host::node(u8::try_from(id).unwrap_or(u8::MAX))
 }
 
 fn cut(cut: Cut) -> Link {
@@ -44,12 +53,12 @@ fn cut(cut: Cut) -> Link {
 }
 
 /// Nodes as people name them: `n1 n3`.
-fn names(nodes: &[u32]) -> String {
-    let names: Vec<String> = nodes.iter().map(|id| format!("n{id}")).collect();
+fn names(nodes: &[Peer]) -> String {
+    let names: Vec<String> = nodes.iter().map(|peer| format!("n{}", peer.id)).collect();
     names.join(" ")
 }
 
-fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
+fn partition(nodes: &[Peer], how: Cut, chance: &mut Chance) -> NetworkFault {
     let mut order = nodes.to_vec();
     chance.shuffle(&mut order);
     let count = order.len();
@@ -59,9 +68,9 @@ fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
         "silently"
     };
     let mut table = LinkTable::default();
-    let mut apart = |one: u32, other: u32| {
-        table.add(host(one), host(other), cut(how));
-        table.add(host(other), host(one), cut(how));
+    let mut apart = |one: Peer, other: Peer| {
+        table.add(one.host, other.host, cut(how));
+        table.add(other.host, one.host, cut(how));
     };
     match chance.below(4) {
         // Everybody hears a majority, nobody the same one; needs five to be a ring.
@@ -78,7 +87,7 @@ fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
                 table,
                 manner: "ring".to_owned(),
                 detail: format!("ring {}, {manner}", names(&order)),
-                targets: order,
+                targets: ids(&order),
             }
         }
         1 if count >= 3 => {
@@ -97,7 +106,7 @@ fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
                     names(right),
                     names(bridge)
                 ),
-                targets: rest.to_vec(),
+                targets: ids(rest),
                 table,
             }
         }
@@ -111,9 +120,9 @@ fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
             }
             let mut clients = "";
             if chance.percent(WITH_CLIENTS_PERCENT) {
-                for id in minority {
-                    table.add(host(*id), Host::CLIENTS, cut(how));
-                    table.add(Host::CLIENTS, host(*id), cut(how));
+                for one in minority {
+                    table.add(one.host, Host::CLIENTS, cut(how));
+                    table.add(Host::CLIENTS, one.host, cut(how));
                 }
                 clients = ", with clients";
             }
@@ -125,7 +134,7 @@ fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
             NetworkFault {
                 manner: format!("{shape}{clients}"),
                 detail: format!("{} | {}{clients}, {manner}", names(minority), names(rest)),
-                targets: minority.to_vec(),
+                targets: ids(minority),
                 table,
             }
         }
@@ -133,7 +142,7 @@ fn partition(nodes: &[u32], how: Cut, chance: &mut Chance) -> NetworkFault {
 }
 
 /// A node that does not hear others, or is not heard by them.
-fn one_way(nodes: &[u32], chance: &mut Chance) -> NetworkFault {
+fn one_way(nodes: &[Peer], chance: &mut Chance) -> NetworkFault {
     let mut order = nodes.to_vec();
     chance.shuffle(&mut order);
     let (one, rest) = order.split_at(1);
@@ -148,7 +157,7 @@ fn one_way(nodes: &[u32], chance: &mut Chance) -> NetworkFault {
     for one in one {
         for other in others {
             let (source, target) = if is_deaf { (other, one) } else { (one, other) };
-            table.add(host(*source), host(*target), cut(Cut::Silent));
+            table.add(source.host, target.host, cut(Cut::Silent));
         }
     }
     let verb = if is_deaf {
@@ -159,7 +168,7 @@ fn one_way(nodes: &[u32], chance: &mut Chance) -> NetworkFault {
     NetworkFault {
         table,
         manner: if is_deaf { "deaf" } else { "mute" }.to_owned(),
-        targets: one.to_vec(),
+        targets: ids(one),
         detail: format!("{} {verb} {}", names(one), names(others)),
     }
 }
@@ -215,13 +224,13 @@ fn bad_link(kind: FaultKind, chance: &mut Chance) -> Option<(Link, String)> {
 }
 
 /// A bad link around one node or between all, with clients or without.
-fn everywhere_near(nodes: &[u32], link: Link, what: String, chance: &mut Chance) -> NetworkFault {
+fn everywhere_near(nodes: &[Peer], link: Link, what: String, chance: &mut Chance) -> NetworkFault {
     let around = if chance.percent(50) {
         chance.pick(nodes).copied()
     } else {
         None
     };
-    let mut hosts: Vec<Host> = nodes.iter().map(|id| host(*id)).collect();
+    let mut hosts: Vec<Host> = nodes.iter().map(|peer| peer.host).collect();
     let mut clients = "";
     if chance.percent(50) {
         hosts.push(Host::CLIENTS);
@@ -230,15 +239,15 @@ fn everywhere_near(nodes: &[u32], link: Link, what: String, chance: &mut Chance)
     let mut table = LinkTable::default();
     for source in &hosts {
         for target in &hosts {
-            let is_near = around.is_none_or(|id| *source == host(id) || *target == host(id));
+            let is_near = around.is_none_or(|peer| *source == peer.host || *target == peer.host);
             if source != target && is_near {
                 table.add(*source, *target, link);
             }
         }
     }
     let (targets, place) = match around {
-        Some(id) => (vec![id], format!("around n{id}")),
-        None => (nodes.to_vec(), "everywhere".to_owned()),
+        Some(peer) => (vec![peer.id], format!("around n{}", peer.id)),
+        None => (ids(nodes), "everywhere".to_owned()),
     };
     NetworkFault {
         table,
@@ -257,6 +266,18 @@ fn everywhere_near(nodes: &[u32], link: Link, what: String, chance: &mut Chance)
 mod tests {
     use super::*;
 
+    fn host(id: u32) -> Host {
+        Host::node(u8::try_from(id).expect("a host's number"))
+    }
+
+    fn peers(ids: &[u32]) -> Vec<Peer> {
+        let peers = ids.iter().map(|id| Peer {
+            id: *id,
+            host: host(*id),
+        });
+        peers.collect()
+    }
+
     fn silent(fault: &NetworkFault, one: u32, other: u32) -> bool {
         fault.table.link(host(one), host(other)).cut == Cut::Silent
     }
@@ -264,7 +285,7 @@ mod tests {
     #[test]
     fn a_partition_leaves_out_the_same_hosts_both_ways() {
         for seed in 0..200 {
-            let fault = partition(&[1, 2, 3], Cut::Silent, &mut Chance::new(seed));
+            let fault = partition(&peers(&[1, 2, 3]), Cut::Silent, &mut Chance::new(seed));
             let mut cuts = 0;
             for (one, other) in [(1, 2), (1, 3), (2, 3)] {
                 assert_eq!(silent(&fault, one, other), silent(&fault, other, one));
@@ -279,7 +300,7 @@ mod tests {
         let nodes = [1, 2, 3, 4, 5];
         let mut rings = 0;
         for seed in 0..200 {
-            let fault = partition(&nodes, Cut::Silent, &mut Chance::new(seed));
+            let fault = partition(&peers(&nodes), Cut::Silent, &mut Chance::new(seed));
             if !fault.detail.starts_with("ring") {
                 continue;
             }
@@ -297,7 +318,7 @@ mod tests {
     #[test]
     fn one_way_is_one_way() {
         for seed in 0..100 {
-            let fault = one_way(&[1, 2, 3], &mut Chance::new(seed));
+            let fault = one_way(&peers(&[1, 2, 3]), &mut Chance::new(seed));
             let cut = |one, other| silent(&fault, one, other);
             let pairs = [(1, 2), (1, 3), (2, 3)];
             assert!(pairs.iter().any(|(a, b)| cut(*a, *b) != cut(*b, *a)));

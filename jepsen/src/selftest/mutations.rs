@@ -58,13 +58,30 @@ pub struct Hint {
     pub faults: &'static [&'static str],
     pub nodes: u32,
     pub min_insync_replicas: u32,
+    /// Sends per second, one after the other in further trials: some bugs show themselves under
+    /// load, and some only when a write is the last one for a while.
+    pub rates: &'static [u32],
 }
+
+impl Hint {
+    /// Sends per second of a trial.
+    pub fn rate(&self, attempt: u32) -> u32 {
+        let turn = (attempt as usize).checked_rem(self.rates.len());
+        turn.and_then(|turn| self.rates.get(turn))
+            .copied()
+            .unwrap_or(LOADED)
+    }
+}
+
+/// Sends per second that keep a cluster at work.
+const LOADED: u32 = 400;
 
 const QUEUE: Hint = Hint {
     workload: "queue",
     faults: &[],
     nodes: 3,
     min_insync_replicas: 2,
+    rates: &[LOADED, 30],
 };
 
 /// Every planted bug.
@@ -223,10 +240,14 @@ pub const BUGS: &[Bug] = &[
         id: "window-of-one",
         what: "the producer's window remembers one batch where a client may repeat five",
         expected: &[Class::Duplicate, Class::Reordered],
-        load_seconds: 45,
+        load_seconds: 60,
         trials_max: 5,
         hint: Hint {
-            faults: &["kill", "partition", "connection-reset"],
+            // Several batches of one producer have to be under way when its leader goes: one
+            // partition, much load, and answers that take long.
+            workload: "list-append",
+            faults: &["kill", "pause", "delay", "bandwidth"],
+            rates: &[2_400],
             ..QUEUE
         },
         judge: Judge::Cluster,
@@ -493,6 +514,8 @@ pub async fn mutations(
             load_seconds: CONTROL_SECONDS << attempt,
             hint: Hint {
                 faults: &["kill"],
+                // It has to see enough.
+                rates: &[LOADED],
                 ..QUEUE
             },
         };

@@ -28,6 +28,7 @@
 //! | `create [trims]`, `delete [-> fail]` | the topic of the line's partition |
 //! | `fault NAME[=MANNER] NODE ...`, `heal NAME`, `missed NAME`, `whole NAME` | a fault's beginning and end (`missed`: nothing met it), and the cluster whole after it |
 //! | `healed`, `load-end`, `starved` | marks |
+//! | `members NODE ...` | who is there in the end, and has a replica of the line's partition |
 //! | `breakdown TEXT` | a node did what it may not |
 //! | `settings KEY=VALUE ...` | before the first call |
 //! | `plan FAULTS WRITES READS` | minima: each of `a,b` or `-` once, so many writes and reads, a final read |
@@ -186,6 +187,19 @@ impl Script {
                 at: times.0,
                 what: what.join(" "),
             }),
+            ["members", nodes @ ..] => {
+                let nodes = nodes.iter().map(|node| number(node));
+                let nodes: Vec<u32> = nodes.collect::<Result<_, _>>()?;
+                self.mark(Mark::Members {
+                    at: times.0,
+                    replicas: vec![ReplicasOf {
+                        topic: key.topic.to_string(),
+                        partition: key.partition,
+                        nodes: nodes.clone(),
+                    }],
+                    nodes,
+                });
+            }
             ["load-end"] => self.mark(Mark::LoadEnd { at: times.0 }),
             ["create"] => self.call(
                 9,
