@@ -21,6 +21,8 @@ macro_rules! answer {
 
 #[path = "groups_wire/offsets.rs"]
 mod offsets;
+#[path = "groups_wire/outsiders.rs"]
+mod outsiders;
 mod support;
 
 use bytes::Bytes;
@@ -302,13 +304,12 @@ fn commit_partition(partition: i32, offset: i64) -> OffsetCommitRequestPartition
         .with_committed_metadata(Some(text("up to here")))
 }
 
-/// The error of each partition of a commit to [`TOPIC`] in one version up to 9.
-fn commit(
-    wire: &mut Wire,
+/// A commit to [`TOPIC`] in one version up to 9.
+fn commit_request(
     version: i16,
     (group, member, generation): (&str, &str, i32),
     offsets: &[(i32, i64)],
-) -> Vec<ErrorCode> {
+) -> OffsetCommitRequest {
     let partitions = offsets
         .iter()
         .map(|(p, offset)| commit_partition(*p, *offset));
@@ -321,11 +322,21 @@ fn commit(
     let topic = OffsetCommitRequestTopic::default()
         .with_name(topic_name(TOPIC))
         .with_partitions(partitions);
-    let request = OffsetCommitRequest::default()
+    OffsetCommitRequest::default()
         .with_group_id(group_id(group))
         .with_member_id(text(member))
         .with_generation_id_or_member_epoch(generation)
-        .with_topics(vec![topic]);
+        .with_topics(vec![topic])
+}
+
+/// The error of each partition of a commit to [`TOPIC`] in one version up to 9.
+fn commit(
+    wire: &mut Wire,
+    version: i16,
+    identity: (&str, &str, i32),
+    offsets: &[(i32, i64)],
+) -> Vec<ErrorCode> {
+    let request = commit_request(version, identity, offsets);
     let answer = answer!(wire, version, OffsetCommit, request);
     let partitions = answer.topics[0].partitions.iter();
     partitions
