@@ -52,7 +52,7 @@ Examples:
   corduroy-jepsen selftest
       every history, and three of the planted bugs
   corduroy-jepsen selftest --all
-      every history and every bug; half an hour on two cores
+      every history and every bug; each takes a run of 15 to 90 s, or more of them
   corduroy-jepsen selftest --histories-only
 
 The build with planted bugs is looked for at target/planted/corduroy, where this puts it:
