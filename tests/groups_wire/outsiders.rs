@@ -58,32 +58,3 @@ fn nobody_outside_commits_behind_a_first_member_that_is_on_its_way() {
         assert_eq!(code(left.error_code), ErrorCode::None, "round {round}");
     }
 }
-
-/// The coordinator still knows the classic group, and that it is empty. The group is another one by
-/// now, and has a member.
-#[test]
-fn a_classic_group_that_was_says_nothing_about_its_successor() {
-    let _alone = alone();
-    let (_cluster, mut wire) = one_node(&["both"]);
-    let (member, generation) = join(&mut wire, "both", "consumer", "range");
-    let request = sync(
-        "both",
-        (&member, generation),
-        [Some("consumer"), Some("range")],
-    );
-    let synced = answer!(wire, 5, SyncGroup, request);
-    assert_eq!(code(synced.error_code), ErrorCode::None);
-    let leave = LeaveGroupRequest::default()
-        .with_group_id(group_id("both"))
-        .with_members(vec![
-            MemberIdentity::default().with_member_id(text(&member)),
-        ]);
-    let left = answer!(wire, 5, LeaveGroup, leave);
-    assert_eq!(code(left.error_code), ErrorCode::None);
-    let welcome = commit(&mut wire, 8, outside("both"), &[(0, 1)]);
-    assert_eq!(welcome, [ErrorCode::None], "nobody is a member");
-
-    join_consumer(&mut wire, newcomer_of("both"));
-    let refused = commit(&mut wire, 8, outside("both"), &[(0, 1_000)]);
-    assert_eq!(refused, [ErrorCode::UnknownMemberId], "somebody is");
-}

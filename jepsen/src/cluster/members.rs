@@ -141,17 +141,16 @@ impl Cluster {
     /// Whether a node serves, and every other member that answers knows it.
     pub async fn has_joined(&self, id: u32) -> bool {
         for node in self.nodes.iter().filter(|node| node.is_running()) {
-            let status = node.status(&self.env).await;
             let is_new = node.id() == id;
-            match status {
-                Some(status) if known(&status).contains(&id) => {
-                    if is_new && status["is_serving"] != Value::Bool(true) {
-                        return false;
-                    }
+            let has = match node.status(&self.env).await {
+                Some(status) => {
+                    let serves = status["is_serving"] == Value::Bool(true);
+                    known(&status).contains(&id) && (serves || !is_new)
                 }
-                Some(_) => return false,
-                None if is_new => return false,
-                None => {}
+                None => !is_new,
+            };
+            if !has {
+                return false;
             }
         }
         true
