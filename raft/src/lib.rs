@@ -66,5 +66,5 @@ pub use shard::{
     ForwardedFrame, OnCall, OnCast, RaftMetrics, RaftShard, ReplicaSpec, ShardHooks, call_address,
 };
 pub use state_machine::{ReplicaEvent, StateMachine};
-pub use types::RaftNode;
+pub use types::{RaftNode, voter_sets};
 pub use wire::{Hello, HelloError, Purpose, read_hello};

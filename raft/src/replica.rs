@@ -1,6 +1,6 @@
 //! The handle of one replica: all that the rest of the node may know of Raft.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -59,6 +59,12 @@ impl Replica {
     /// The group's members: replica, its node, whether it votes.
     pub fn members(&self) -> Vec<(ReplicaId, NodeId, bool)> {
         self.core.members()
+    }
+
+    /// The newest membership of its log, committed or not: where it was logged, and the voter sets
+    /// that it puts in force, two during a joint change. Without an instance there is none.
+    pub fn membership(&self) -> Option<(LogIndex, Vec<BTreeSet<ReplicaId>>)> {
+        self.core.membership()
     }
 
     /// Gives the group its first members. Once per group, on the replica that the controller

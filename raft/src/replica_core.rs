@@ -368,6 +368,19 @@ impl Core {
         .unwrap_or_default()
     }
 
+    /// The membership in force: where it was logged, and its voter sets.
+    pub(crate) fn membership(&self) -> Option<(LogIndex, Vec<BTreeSet<ReplicaId>>)> {
+        self.with(|instance| {
+            let server = instance.server.borrow_watched();
+            let at = LogIndex::new(server.membership_config.log_id().as_ref()?.index);
+            let configs = server.membership_config.get_joint_config().iter();
+            let set =
+                |voters: &BTreeSet<u64>| voters.iter().map(|id| ReplicaId::new(*id)).collect();
+            Some((at, configs.map(set).collect()))
+        })
+        .flatten()
+    }
+
     /// Whether `replicas` are a majority of every voter set in force.
     pub(crate) fn is_quorum(&self, replicas: &BTreeSet<u64>) -> bool {
         self.with(|instance| {

@@ -205,6 +205,14 @@ pub(crate) fn vote_from_storage(vote: &corduroy_storage::Vote, own: ReplicaId) -
     }
 }
 
+/// The voter sets that a logged membership puts in force: one, or two of which each has to agree
+/// while a joint change is under way. `None`: these bytes are no membership.
+pub fn voter_sets(logged: &[u8]) -> Option<Vec<BTreeSet<ReplicaId>>> {
+    let record = MembershipRecord::decode(logged).ok()?;
+    let set = |voters: Vec<u64>| voters.into_iter().map(ReplicaId::new).collect();
+    Some(record.configs.into_iter().map(set).collect())
+}
+
 /// A membership's bytes as logged and as carried by snapshots: rkyv of [`MembershipRecord`].
 #[derive(
     rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, Debug, Clone, PartialEq, Eq, Default,

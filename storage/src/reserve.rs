@@ -58,7 +58,7 @@ impl Reserve {
     fn write(&self, disk: &dyn Disk) -> io::Result<()> {
         let file = disk.open(&self.path, OpenMode::Create)?;
         let mut at = file.len()?;
-        let zeros = vec![0; ZEROS_BYTES];
+        let zeros = vec![0; self.bytes.saturating_sub(at).min(ZEROS_BYTES as u64) as usize];
         while at < self.bytes {
             let count = (self.bytes - at).min(ZEROS_BYTES as u64);
             file.write_at(at, &[IoSlice::new(&zeros[..count as usize])])?;

@@ -60,7 +60,9 @@ struct State {
     capacity_bytes: u64,
     failing_flushes: Option<FailingFlush>,
     flushes: u64,
-    reads: BTreeMap<PathBuf, ReadCount>,
+    reads: Vec<ReadCount>,
+    /// The place in `reads` of each path that was ever opened.
+    read_places: BTreeMap<PathBuf, usize>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -118,7 +120,8 @@ impl Default for State {
             capacity_bytes: u64::MAX,
             failing_flushes: None,
             flushes: 0,
-            reads: BTreeMap::new(),
+            reads: Vec::new(),
+            read_places: BTreeMap::new(),
         }
     }
 }
@@ -164,8 +167,9 @@ impl SimDisk {
     fn count_reads(&self, path_part: &str, of: impl Fn(&ReadCount) -> u64) -> u64 {
         let state = self.lock();
         let matching = |path: &Path| path.to_string_lossy().contains(path_part);
-        let counts = state.reads.iter().filter(|(path, _)| matching(path));
-        counts.map(|(_, count)| of(count)).sum()
+        let places = state.read_places.iter().filter(|(path, _)| matching(path));
+        let counts = places.filter_map(|(_, place)| state.reads.get(*place));
+        counts.map(of).sum()
     }
 
     /// The power fails during operation number `step` (counted from 0 over the disk's life):
@@ -292,6 +296,23 @@ impl State {
         Ok(false)
     }
 
+    fn read_place(&mut self, path: &Path) -> usize {
+        if let Some(place) = self.read_places.get(path) {
+            return *place;
+        }
+        let place = self.reads.len();
+        self.reads.push(ReadCount::default());
+        self.read_places.insert(path.to_owned(), place);
+        place
+    }
+
+    /// Whether so many bytes more have a place. A disk without a size is not measured.
+    fn takes(&self, growth: u64) -> bool {
+        growth == 0
+            || self.capacity_bytes == u64::MAX
+            || self.used_bytes().saturating_add(growth) <= self.capacity_bytes
+    }
+
     fn used_bytes(&self) -> u64 {
         self.current
             .files
@@ -360,12 +381,9 @@ impl Names {
 }
 
 impl FileBytes {
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
-        put(&mut self.current, offset, bytes);
-        self.unsynced.push(Unsynced::Write {
-            offset,
-            bytes: bytes.to_vec(),
-        });
+    fn write(&mut self, offset: usize, bytes: Vec<u8>) {
+        put(&mut self.current, offset, &bytes);
+        self.unsynced.push(Unsynced::Write { offset, bytes });
     }
 
     fn crash(&mut self, random: &mut Random) {
@@ -411,6 +429,7 @@ struct SimFile {
     disk: SimDisk,
     id: FileId,
     path: PathBuf,
+    read_place: usize,
     generation: u64,
 }
 
@@ -460,12 +479,14 @@ impl Disk for SimDisk {
                 id
             }
         };
-        let generation = self.lock().generation;
+        let mut state = self.lock();
+        let read_place = state.read_place(path);
         Ok(Arc::new(SimFile {
             disk: self.clone(),
             id,
             path: path.to_owned(),
-            generation,
+            read_place,
+            generation: state.generation,
         }))
     }
 
@@ -559,23 +580,20 @@ impl Disk for SimDisk {
 impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, chunks: &[IoSlice<'_>]) -> io::Result<()> {
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
-        let bytes: Vec<u8> = chunks
-            .iter()
-            .flat_map(|chunk| chunk.iter().copied())
-            .collect();
+        let mut bytes = Vec::with_capacity(chunks.iter().map(|chunk| chunk.len()).sum());
+        for chunk in chunks {
+            bytes.extend_from_slice(chunk);
+        }
         self.with(|state| {
             let crashing = state.step()?;
-            let used = state.used_bytes();
-            let capacity = state.capacity_bytes;
-            let file = state
-                .files
-                .get_mut(&self.id)
-                .ok_or(io::ErrorKind::NotFound)?;
+            let file = state.files.get(&self.id).ok_or(io::ErrorKind::NotFound)?;
             let growth = (offset + bytes.len()).saturating_sub(file.current.len()) as u64;
-            if growth > 0 && used.saturating_add(growth) > capacity {
+            if !state.takes(growth) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            file.write(offset, &bytes);
+            if let Some(file) = state.files.get_mut(&self.id) {
+                file.write(offset, bytes);
+            }
             if crashing {
                 Err(power_failure())
             } else {
@@ -591,9 +609,10 @@ impl DiskFile for SimFile {
             let rest = file.current.get(offset..).unwrap_or(&[]);
             let count = rest.len().min(buf.len());
             buf[..count].copy_from_slice(&rest[..count]);
-            let total = state.reads.entry(self.path.clone()).or_default();
-            total.calls += 1;
-            total.bytes += count as u64;
+            if let Some(total) = state.reads.get_mut(self.read_place) {
+                total.calls += 1;
+                total.bytes += count as u64;
+            }
             Ok(count)
         })
     }
@@ -604,9 +623,8 @@ impl DiskFile for SimFile {
                 return Err(power_failure());
             }
             state.flushes += 1;
-            let path = self.path.to_string_lossy().into_owned();
             let fails = match &mut state.failing_flushes {
-                Some(failing) if path.contains(&failing.path_part) => {
+                Some(failing) if self.path.to_string_lossy().contains(&failing.path_part) => {
                     let now = failing.after == 0;
                     failing.after = failing.after.saturating_sub(1);
                     now
@@ -644,18 +662,15 @@ impl DiskFile for SimFile {
         let len = usize::try_from(len).map_err(io::Error::other)?;
         self.with(|state| {
             let crashing = state.step()?;
-            let used = state.used_bytes();
-            let capacity = state.capacity_bytes;
-            let file = state
-                .files
-                .get_mut(&self.id)
-                .ok_or(io::ErrorKind::NotFound)?;
+            let file = state.files.get(&self.id).ok_or(io::ErrorKind::NotFound)?;
             let growth = len.saturating_sub(file.current.len()) as u64;
-            if growth > 0 && used.saturating_add(growth) > capacity {
+            if !state.takes(growth) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            file.current.resize(len, 0);
-            file.unsynced.push(Unsynced::SetLen(len));
+            if let Some(file) = state.files.get_mut(&self.id) {
+                file.current.resize(len, 0);
+                file.unsynced.push(Unsynced::SetLen(len));
+            }
             if crashing {
                 Err(power_failure())
             } else {

@@ -332,7 +332,7 @@ fn write_free_file(
 ) -> Result<FreeFile, StorageError> {
     let write = || -> io::Result<Arc<dyn DiskFile>> {
         let file = disk.open(path, OpenMode::Truncate)?;
-        let zeros = vec![0; ZEROS_BYTES];
+        let zeros = vec![0; file_bytes.min(ZEROS_BYTES as u64) as usize];
         let mut at = 0;
         while at < file_bytes {
             let count = (file_bytes - at).min(ZEROS_BYTES as u64);

@@ -15,6 +15,11 @@ use super::{Arguments, BROKEN, TOO_LITTLE, VIOLATION};
 /// A batch of fewer seeds, or of seeds without some faults, need not reach every point.
 const SEEDS_FOR_EVERY_POINT: u64 = 50;
 
+/// How long the allocator of a seed's process keeps freed pages before the system gets them back, in
+/// milliseconds: for ever. Nodes that start and die all the time would ask for them again. Set by
+/// whoever runs a batch, it is left alone.
+const KEEP_PAGES: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "-1");
+
 struct Done {
     seed: u64,
     output: std::io::Result<Output>,
@@ -38,6 +43,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
     let rest = rest_of_command(arguments);
+    let keep_pages = std::env::var_os(KEEP_PAGES.0)
+        .is_none()
+        .then_some(KEEP_PAGES);
     let last = arguments.first + arguments.seeds;
     let next = Arc::new(AtomicU64::new(arguments.first));
     let (sender, finished) = mpsc::channel();
@@ -53,6 +61,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<u8> {
                 let output = Command::new(&program)
                     .args(["--seed", &seed.to_string()])
                     .args(&rest)
+                    .envs(keep_pages)
                     .stdin(Stdio::null())
                     .output();
                 if sender.send(Done { seed, output }).is_err() {

@@ -64,7 +64,11 @@ fn state_of(path: &Path) -> Option<PathBuf> {
 fn is_apart(class: FaultClass) -> bool {
     matches!(
         class,
-        FaultClass::Recreate | FaultClass::Groups | FaultClass::Membership | FaultClass::Fencing
+        FaultClass::Recreate
+            | FaultClass::Groups
+            | FaultClass::Membership
+            | FaultClass::Fencing
+            | FaultClass::Latest
     )
 }
 
@@ -255,7 +259,8 @@ impl Faults {
             FaultClass::Recreate
             | FaultClass::Groups
             | FaultClass::Membership
-            | FaultClass::Fencing => {}
+            | FaultClass::Fencing
+            | FaultClass::Latest => {}
         }
     }
 

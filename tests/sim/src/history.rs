@@ -1,8 +1,8 @@
 //! Everything that was ever committed, as the replicas applied it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use corduroy_raft::Replica;
+use corduroy_raft::{Replica, voter_sets};
 use corduroy_record::{GroupId, LogIndex, Offset, ReplicaId, Term};
 use corduroy_storage::{AppliedBody, AppliedEntry, EntryKind};
 use futures::FutureExt;
@@ -58,11 +58,15 @@ impl Committed {
     }
 }
 
+/// Voter sets of which each has to agree: one, or two during a joint change.
+pub type VoterSets = Vec<BTreeSet<ReplicaId>>;
+
 /// The committed log of one group.
 #[derive(Default)]
 pub struct GroupHistory {
     entries: BTreeMap<LogIndex, Committed>,
     by_offset: BTreeMap<Offset, LogIndex>,
+    memberships: BTreeMap<LogIndex, VoterSets>,
 }
 
 impl GroupHistory {
@@ -90,6 +94,14 @@ impl GroupHistory {
         let entry = self.entries.get(index)?;
         let end = entry.base_offset.get() + i64::from(entry.records);
         (offset.get() < end).then_some((*index, entry))
+    }
+
+    /// The voters as of an entry, and all later ones that were committed. The first may be missing:
+    /// nobody was seen to apply it.
+    pub fn voters_from(&self, index: LogIndex) -> impl Iterator<Item = &VoterSets> {
+        let then = self.memberships.range(..=index).next_back();
+        let later = self.memberships.range(index.next()..);
+        then.into_iter().chain(later).map(|(_, sets)| sets)
     }
 
     /// The offset after the last committed record.
@@ -192,6 +204,11 @@ impl History {
             None => {
                 tracing::debug!(%group, %index, ?found, "committed");
                 history.entries.insert(index, found);
+                if let AppliedBody::Membership(bytes) = &entry.body
+                    && let Some(sets) = voter_sets(bytes)
+                {
+                    history.memberships.insert(index, sets);
+                }
                 if found.records > 0 {
                     history.by_offset.insert(found.base_offset, index);
                 }

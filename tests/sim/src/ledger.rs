@@ -43,6 +43,10 @@ struct Inner {
     next_value: u64,
     fates: BTreeMap<u64, Fate>,
     places: BTreeMap<Place, u64>,
+    /// How far each partition is known to reach: the offset after what was acknowledged, read or
+    /// told.
+    ends: BTreeMap<(String, i32), i64>,
+    latest: u64,
     acks: Vec<Ack>,
     fresh: usize,
     conflicts: Vec<String>,
@@ -147,6 +151,33 @@ impl Ledger {
         self.inner.borrow().fenced
     }
 
+    /// How far a partition is known to reach.
+    pub fn end(&self, topic: &str, partition: i32) -> i64 {
+        let inner = self.inner.borrow();
+        let end = inner.ends.get(&(topic.to_owned(), partition));
+        end.copied().unwrap_or(0)
+    }
+
+    /// A node said that a partition ends at `end`; when it was asked, the partition was known to
+    /// reach `known`.
+    pub fn latest(&self, host: u16, (topic, partition): (&str, i32), known: i64, end: i64) {
+        let mut inner = self.inner.borrow_mut();
+        inner.latest += 1;
+        if end < known {
+            let told = format!(
+                "node {host} named {end} as the latest offset of {topic}/{partition}, which was \
+                 known to reach {known} when it was asked"
+            );
+            inner.conflicts.push(told);
+        }
+        inner.reaches(topic, partition, end);
+    }
+
+    /// How often a node said what the latest offset is.
+    pub fn times_latest(&self) -> u64 {
+        self.inner.borrow().latest
+    }
+
     /// Bytes were read that no client sent.
     pub fn read_garbage(&self, place: &Place, bytes: &[u8]) {
         let found = format!(
@@ -206,7 +237,14 @@ impl Ledger {
 }
 
 impl Inner {
+    fn reaches(&mut self, topic: &str, partition: i32, end: i64) {
+        let key = (topic.to_owned(), partition);
+        let known = self.ends.entry(key).or_default();
+        *known = end.max(*known);
+    }
+
     fn put(&mut self, place: Place, value: u64, how: &str) {
+        self.reaches(&place.0, place.1, place.2 + 1);
         match self.places.get(&place) {
             Some(known) if *known != value => {
                 let told = format!("{value} was {how} at {place:?}, where {known} was before");

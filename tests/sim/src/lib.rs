@@ -9,7 +9,7 @@
 //! | `random`, `trace`, `shared` | chance, the hash of everything that happens |
 //! | `network`, `disk` | what the nodes take for their machine |
 //! | `machine`, `machines`, `world` | nodes that start and die, time in steps |
-//! | `workload`, `fleeting`, `fencing`, `ledger` | clients, and what they were told |
+//! | `workload`, `fleeting`, `fencing`, `latest`, `ledger` | clients, and what they were told |
 //! | `members`, `raw`, `group_ledger`, `group_log` | consumer groups, what their members were told, and what the log says |
 //! | `faults`, `membership`, `options` | what strikes, who comes and goes, and what may |
 //! | `observe`, `history`, `checker`, `invariants` | what must hold at every step |
@@ -27,6 +27,7 @@ mod group_ledger;
 mod group_log;
 mod history;
 mod invariants;
+mod latest;
 mod ledger;
 mod machine;
 mod machines;

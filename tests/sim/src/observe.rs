@@ -11,6 +11,7 @@ use corduroy_raft::{Replica, ReplicaView, Role};
 use corduroy_record::{GroupId, LogIndex, NodeId, Offset, ReplicaId, Term};
 use corduroy_storage::{EpochStart, LogState, SegmentBoundary};
 
+use crate::history::VoterSets;
 use crate::machine::Machine;
 use crate::network::Host;
 use crate::trace::mix_bytes;
@@ -40,6 +41,8 @@ pub struct ReplicaSeen {
 pub struct SlowSeen {
     /// Members: replica, node, whether it votes.
     pub members: Vec<(ReplicaId, NodeId, bool)>,
+    /// The newest membership of the log, committed or not, and where it lies.
+    pub membership: Option<(LogIndex, VoterSets)>,
     /// Where each term begins.
     pub epochs: Vec<EpochStart>,
     /// The segments.
@@ -256,6 +259,7 @@ fn look_at(handle: &Replica, local: &LocalNode, before: Option<&ReplicaSeen>) ->
         Some(before) => before.slow.clone(),
         None => Rc::new(SlowSeen {
             members: handle.members(),
+            membership: handle.membership(),
             epochs: handle.log().epochs().starts().to_vec(),
             segments: handle.log().segment_boundaries(),
             tables: mix_bytes(0, &handle.tables()),

@@ -40,11 +40,13 @@ pub enum FaultClass {
     Membership,
     /// Batches of a producer epoch that is over. No fault: what none of our clients sends.
     Fencing,
+    /// The latest offset is asked for, of every node. No fault either.
+    Latest,
 }
 
 impl FaultClass {
     /// All of them.
-    pub const ALL: [FaultClass; 17] = [
+    pub const ALL: [FaultClass; 18] = [
         FaultClass::Kill,
         FaultClass::Power,
         FaultClass::PowerAll,
@@ -62,6 +64,7 @@ impl FaultClass {
         FaultClass::Groups,
         FaultClass::Membership,
         FaultClass::Fencing,
+        FaultClass::Latest,
     ];
 
     /// Its name on the command line.
@@ -84,6 +87,7 @@ impl FaultClass {
             FaultClass::Groups => "groups",
             FaultClass::Membership => "membership",
             FaultClass::Fencing => "fencing",
+            FaultClass::Latest => "latest",
         }
     }
 }

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use corduroy_env::Env;
+use corduroy_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use corduroy_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
 use corduroy_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use corduroy_protocol::messages::{
-    GroupId, InitProducerIdRequest, OffsetCommitRequest, ProduceRequest, TopicName, TransactionalId,
+    BrokerId, GroupId, InitProducerIdRequest, ListOffsetsRequest, OffsetCommitRequest,
+    ProduceRequest, TopicName, TransactionalId,
 };
 use corduroy_protocol::{ErrorCode, Request, Response, decode_response, encode_request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,6 +27,10 @@ const COMMIT_VERSION: i16 = 9;
 /// The newest versions that ask for a producer id by itself, and that name topics.
 const INIT_PRODUCER_ID_VERSION: i16 = 2;
 const PRODUCE_VERSION: i16 = 9;
+/// One with epochs, and before those of tiered storage.
+const LIST_OFFSETS_VERSION: i16 = 7;
+/// Stands for the latest offset in a question (`ListOffsets`).
+const LATEST: i64 = -1;
 /// An answer that is longer is none.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -124,6 +130,29 @@ pub async fn produce(
         }
     }
     Some((ErrorCode::NotLeaderOrFollower, -1))
+}
+
+/// The latest offset of a partition by one node; `None` where it does not say.
+pub async fn latest(env: &Env, host: Host, (topic, partition): (&str, i32)) -> Option<i64> {
+    let partition = ListOffsetsPartition::default()
+        .with_partition_index(partition)
+        .with_current_leader_epoch(-1)
+        .with_timestamp(LATEST);
+    let topic = ListOffsetsTopic::default()
+        .with_name(TopicName(topic.to_owned().into()))
+        .with_partitions(vec![partition]);
+    let request = ListOffsetsRequest::default()
+        .with_replica_id(BrokerId(-1))
+        .with_topics(vec![topic]);
+    let request = Request::ListOffsets(request);
+    let asked = call(env, host, LIST_OFFSETS_VERSION, &request);
+    let answer = tokio::time::timeout(ANSWER_WAIT_MAX, asked).await;
+    let Ok(Some(Response::ListOffsets(answer))) = answer else {
+        return None;
+    };
+    let mut partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
+    let answer = partitions.next()?;
+    (answer.error_code == 0).then_some(answer.offset)
 }
 
 async fn call(env: &Env, host: Host, version: i16, request: &Request) -> Option<Response> {

@@ -12,6 +12,7 @@ use crate::copies;
 use crate::faults::{Faults, Plight};
 use crate::fencing;
 use crate::fleeting;
+use crate::latest;
 use crate::members;
 use crate::membership::Membership;
 use crate::network::Host;
@@ -43,6 +44,10 @@ pub async fn run(world: &mut World, options: &RunOptions) -> Result<(), Violatio
     if options.classes().contains(&FaultClass::Fencing) {
         let fencing = fencing::run(world.workload.clone(), world.random.fork());
         world.running.spawn(CLIENTS, fencing);
+    }
+    if options.classes().contains(&FaultClass::Latest) {
+        let latest = latest::run(world.workload.clone(), world.random.fork());
+        world.running.spawn(CLIENTS, latest);
     }
     let mut faults = Faults::new(world, options.classes());
     let changes = options.classes().contains(&FaultClass::Membership);
@@ -128,6 +133,9 @@ fn count_sends(world: &mut World) {
     }
     for _ in 0..world.ledger.times_fenced() {
         world.checker.sometimes().reach("older-epoch-refused");
+    }
+    for _ in 0..world.ledger.times_latest() {
+        world.checker.sometimes().reach("latest-told");
     }
 }
 

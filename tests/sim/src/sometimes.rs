@@ -85,6 +85,7 @@ pub const POINTS: &[(&str, &str)] = &[
         "older-epoch-refused",
         "a batch of a producer epoch that was over was refused",
     ),
+    ("latest-told", "a node said what the latest offset is"),
     ("node-joined", "a node joined the running cluster"),
     ("node-removed", "a node was removed for good"),
     (

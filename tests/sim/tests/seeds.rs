@@ -29,6 +29,7 @@ fn seeds_that_once_failed() {
             .args(["--without", "disk-full", "--without", "bit-rot"])
             .args(["--without", "recreate", "--without", "groups"])
             .args(["--without", "membership", "--without", "fencing"])
+            .args(["--without", "latest"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -1,15 +1,16 @@
 //! What is committed is on the disks of a majority of the voters, the dead ones included.
 //!
-//! Of the voters when it was committed: where members change, that is the set of the look before or
-//! the one of now. What the old set has committed need not be on a majority of the new one before the
-//! change itself is committed (Raft, section 6).
+//! Of the voters when it was committed: a leader counts by the newest membership of its log, so that is
+//! the one in force as of the entry, or one that was logged behind it before it was committed. Where it
+//! is a joint one, a majority of each of its sets (Raft, section 6).
 
 use std::collections::BTreeSet;
 
-use corduroy_record::ReplicaId;
+use corduroy_record::{GroupId, LogIndex, ReplicaId, Term};
 
 use super::{Invariant, Moment};
-use crate::observe::ReplicaSeen;
+use crate::history::VoterSets;
+use crate::observe::Seen;
 
 /// See the file's head.
 #[derive(Default)]
@@ -22,33 +23,31 @@ impl Invariant for CommittedOnQuorum {
 
     fn check(&mut self, moment: &Moment<'_>) -> Result<(), String> {
         for (group, index) in moment.fresh {
-            let Some(entry) = moment.history.group(*group).and_then(|h| h.get(*index)) else {
+            let history = moment.history.group(*group);
+            let Some((history, entry)) = history.and_then(|h| Some((h, h.get(*index)?))) else {
                 continue;
             };
-            let sets: BTreeSet<BTreeSet<ReplicaId>> = [moment.before, moment.seen]
+            // Logged behind the entry, and committed or not: in the logs of this look or the last.
+            let logged = [moment.before, moment.seen]
                 .into_iter()
                 .flat_map(|seen| seen.of_group(*group))
                 .filter(|(_, replica)| !replica.of_the_dead)
-                .map(|(_, replica)| voters(replica))
-                // A replica between two instances knows no members.
-                .filter(|voters| !voters.is_empty())
-                .collect();
-            let holders = |voters: &BTreeSet<ReplicaId>| {
-                moment
-                    .seen
-                    .of_group(*group)
-                    .filter(|(_, replica)| voters.contains(&replica.replica))
-                    .filter(|(_, replica)| replica.holds_durably(*index, entry.term))
-                    .count()
+                .filter_map(|(_, replica)| replica.slow.membership.as_ref())
+                .filter(|(at, _)| at > index)
+                .map(|(_, sets)| sets);
+            let mut in_force = history.voters_from(*index).chain(logged).peekable();
+            let Some(first) = in_force.peek().copied() else {
+                continue;
             };
-            let is_majority = |voters: &BTreeSet<ReplicaId>| 2 * holders(voters) > voters.len();
-            if let Some(newest) = sets.last()
-                && !sets.iter().any(is_majority)
-            {
+            let at = (*group, *index, entry.term);
+            if !in_force.any(|sets| is_on_quorum(moment.seen, at, sets)) {
                 return Err(format!(
-                    "{index} of {group} is committed and on {} disks of {} voters",
-                    holders(newest),
-                    newest.len()
+                    "{index} of {group} is committed and on {} disks of the voters {first:?}",
+                    first
+                        .iter()
+                        .map(|set| holders(moment.seen, at, set))
+                        .min()
+                        .unwrap_or(0),
                 ));
             }
         }
@@ -56,10 +55,19 @@ impl Invariant for CommittedOnQuorum {
     }
 }
 
-fn voters(replica: &ReplicaSeen) -> BTreeSet<ReplicaId> {
-    let members = replica.slow.members.iter();
-    members
-        .filter(|(_, _, votes)| *votes)
-        .map(|(replica, _, _)| *replica)
-        .collect()
+/// Group, index and term of an entry.
+type Place = (GroupId, LogIndex, Term);
+
+fn is_on_quorum(seen: &Seen, at: Place, sets: &VoterSets) -> bool {
+    !sets.is_empty()
+        && sets
+            .iter()
+            .all(|set| 2 * holders(seen, at, set) > set.len())
+}
+
+fn holders(seen: &Seen, (group, index, term): Place, voters: &BTreeSet<ReplicaId>) -> usize {
+    seen.of_group(group)
+        .filter(|(_, replica)| voters.contains(&replica.replica))
+        .filter(|(_, replica)| replica.holds_durably(index, term))
+        .count()
 }
