@@ -96,12 +96,12 @@ impl GroupHistory {
         (offset.get() < end).then_some((*index, entry))
     }
 
-    /// The voters as of an entry, and all later ones that were committed. The first may be missing:
-    /// nobody was seen to apply it.
-    pub fn voters_from(&self, index: LogIndex) -> impl Iterator<Item = &VoterSets> {
+    /// The voters as of an entry, and all later ones that were committed, each with the place where
+    /// they were logged. Those that nobody was seen to apply are missing.
+    pub fn voters_from(&self, index: LogIndex) -> impl Iterator<Item = (LogIndex, &VoterSets)> {
         let then = self.memberships.range(..=index).next_back();
         let later = self.memberships.range(index.next()..);
-        then.into_iter().chain(later).map(|(_, sets)| sets)
+        then.into_iter().chain(later).map(|(at, sets)| (*at, sets))
     }
 
     /// The offset after the last committed record.

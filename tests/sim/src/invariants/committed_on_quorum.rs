@@ -27,15 +27,18 @@ impl Invariant for CommittedOnQuorum {
             let Some((history, entry)) = history.and_then(|h| Some((h, h.get(*index)?))) else {
                 continue;
             };
-            // Logged behind the entry, and committed or not: in the logs of this look or the last.
+            // Those of logs that hold the entry: committed or not, in this look or the last.
+            let floor = history.voters_from(*index).map(|(at, _)| at).next();
             let logged = [moment.before, moment.seen]
                 .into_iter()
                 .flat_map(|seen| seen.of_group(*group))
                 .filter(|(_, replica)| !replica.of_the_dead)
+                .filter(|(_, replica)| replica.term_of(*index) == Some(entry.term))
                 .filter_map(|(_, replica)| replica.slow.membership.as_ref())
-                .filter(|(at, _)| at > index)
+                .filter(|(at, _)| Some(*at) > floor)
                 .map(|(_, sets)| sets);
-            let mut in_force = history.voters_from(*index).chain(logged).peekable();
+            let known = history.voters_from(*index).map(|(_, sets)| sets);
+            let mut in_force = known.chain(logged).peekable();
             let Some(first) = in_force.peek().copied() else {
                 continue;
             };
