@@ -43,6 +43,10 @@ const WRITE_STALL_MAX: Duration = Duration::from_secs(600);
 /// Slices handed to one vectored write (Linux takes up to 1024).
 const WRITE_SLICES_MAX: usize = 64;
 
+/// Replies that are ready together are written together up to this many bytes: more would not fit
+/// into a socket's buffer at once.
+const GATHERED_BYTES_MAX: usize = 64 * 1024;
+
 /// What a request comes to.
 pub enum Reply {
     /// A frame, as pieces to write one after another.
@@ -331,23 +335,95 @@ async fn write_replies(
     turn: Rc<Turn>,
     counters: Rc<Counters>,
 ) {
-    while let Some(served) = replies.recv().await {
-        if let Err(error) = write_one(&mut write, served, &counters).await {
+    let mut ahead = None;
+    loop {
+        let first = match ahead.take() {
+            Some(served) => served,
+            None => match replies.recv().await {
+                Some(served) => served,
+                None => return,
+            },
+        };
+        let written = match first.reply {
+            // Answers of one turn of the disk come together: one write for all of them saves the
+            // client as many wake-ups as it saves us calls.
+            Reply::Frame(pieces) => {
+                let mut gathered = Gathered::new(pieces, first.place, &counters);
+                ahead = gathered.fill(&mut replies, &counters);
+                let result = write_pieces(&mut write, gathered.pieces, &gathered.places).await;
+                for _ in &gathered.places {
+                    turn.advance();
+                }
+                result
+            }
+            reply => {
+                let result = write_one(&mut write, reply, first.place, &counters).await;
+                turn.advance();
+                result
+            }
+        };
+        if let Err(error) = written {
             debug!(%error, "a reply could not be written");
             return;
         }
-        turn.advance();
     }
 }
 
-async fn write_one(write: &mut WriteHalf, served: Served, counters: &Counters) -> io::Result<()> {
-    let Served { reply, place } = served;
+/// Replies that are ready together, in request order.
+struct Gathered {
+    pieces: Vec<Bytes>,
+    bytes: usize,
+    places: Vec<Place>,
+}
+
+impl Gathered {
+    fn new(pieces: Vec<Bytes>, place: Place, counters: &Counters) -> Self {
+        count_served(&place, counters);
+        Self {
+            bytes: pieces.iter().map(Bytes::len).sum(),
+            pieces,
+            places: vec![place],
+        }
+    }
+
+    /// Takes what is ready and fits; returns the first that has to be written by itself.
+    fn fill(
+        &mut self,
+        replies: &mut mpsc::Receiver<Served>,
+        counters: &Counters,
+    ) -> Option<Served> {
+        while self.pieces.len() < WRITE_SLICES_MAX && self.bytes < GATHERED_BYTES_MAX {
+            let served = replies.try_recv().ok()?;
+            match served.reply {
+                Reply::Frame(pieces) => {
+                    count_served(&served.place, counters);
+                    self.bytes += pieces.iter().map(Bytes::len).sum::<usize>();
+                    self.pieces.extend(pieces);
+                    self.places.push(served.place);
+                }
+                _ => return Some(served),
+            }
+        }
+        None
+    }
+}
+
+fn count_served(place: &Place, counters: &Counters) {
     let micros = u64::try_from(place.arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
     counters.served(place.api_key, micros);
+}
+
+async fn write_one(
+    write: &mut WriteHalf,
+    reply: Reply,
+    place: Place,
+    counters: &Counters,
+) -> io::Result<()> {
+    count_served(&place, counters);
     match reply {
-        Reply::Frame(pieces) => write_pieces(write, pieces, place.api_key).await,
+        Reply::Frame(pieces) => write_pieces(write, pieces, &[place]).await,
         Reply::Fetched { pieces, memory } => {
-            let result = write_pieces(write, pieces, place.api_key).await;
+            let result = write_pieces(write, pieces, &[place]).await;
             drop(memory);
             result
         }
@@ -357,7 +433,11 @@ async fn write_one(write: &mut WriteHalf, served: Served, counters: &Counters) -
 }
 
 /// Writes shared pieces with vectored writes: no copy of a batch.
-async fn write_pieces(write: &mut WriteHalf, pieces: Vec<Bytes>, api_key: i16) -> io::Result<()> {
+async fn write_pieces(
+    write: &mut WriteHalf,
+    pieces: Vec<Bytes>,
+    places: &[Place],
+) -> io::Result<()> {
     let count = pieces.len();
     let mut writes = 0u32;
     let mut rest = PieceQueue { pieces, first: 0 };
@@ -367,7 +447,9 @@ async fn write_pieces(write: &mut WriteHalf, pieces: Vec<Bytes>, api_key: i16) -
             return Err(io::ErrorKind::WriteZero.into());
         }
     }
-    trace!(target: WALK, room = "reply", api_key, pieces = count, writes, "a reply is written");
+    for Place { api_key, .. } in places {
+        trace!(target: WALK, room = "reply", api_key, pieces = count, writes, "a reply is written");
+    }
     Ok(())
 }
 
@@ -426,5 +508,74 @@ impl Buf for PieceQueue {
                 self.first += 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(number: u64, reply: Reply) -> Served {
+        let in_flight = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let place = Place {
+            number,
+            api_key: 0,
+            arrived: Instant::now(),
+            _in_flight: in_flight,
+        };
+        Served { reply, place }
+    }
+
+    fn frame(number: u64, bytes: usize) -> Served {
+        let byte = u8::try_from(number).unwrap();
+        served(number, Reply::Frame(vec![Bytes::from(vec![byte; bytes])]))
+    }
+
+    /// What one write takes of these replies, and whether the next has to wait for its own.
+    async fn gather(replies: Vec<Served>) -> (Vec<u64>, Vec<u8>, Option<u64>) {
+        let (done, mut rest) = mpsc::channel(replies.len());
+        for reply in replies {
+            done.send(reply).await.unwrap();
+        }
+        let counters = Counters::default();
+        let first = rest.recv().await.unwrap();
+        let Reply::Frame(pieces) = first.reply else {
+            panic!("the first is a frame");
+        };
+        let mut gathered = Gathered::new(pieces, first.place, &counters);
+        let ahead = gathered.fill(&mut rest, &counters);
+        (
+            gathered.places.iter().map(|place| place.number).collect(),
+            gathered.pieces.iter().map(|piece| piece[0]).collect(),
+            ahead.map(|served| served.place.number),
+        )
+    }
+
+    #[tokio::test]
+    async fn replies_that_are_ready_together_go_out_together_and_in_order() {
+        let (numbers, bytes, ahead) = gather(vec![frame(1, 10), frame(2, 10), frame(3, 10)]).await;
+        assert_eq!(numbers, [1, 2, 3]);
+        assert_eq!(bytes, [1, 2, 3]);
+        assert_eq!(ahead, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_plain_frame_ends_a_gathering_and_comes_next() {
+        let silent = served(2, Reply::Nothing);
+        let (numbers, _, ahead) = gather(vec![frame(1, 10), silent, frame(3, 10)]).await;
+        assert_eq!(numbers, [1]);
+        assert_eq!(ahead, Some(2));
+    }
+
+    #[tokio::test]
+    async fn a_gathering_ends_once_a_socket_is_full_of_it() {
+        let (numbers, _, ahead) = gather(vec![
+            frame(1, 10),
+            frame(2, GATHERED_BYTES_MAX),
+            frame(3, 10),
+        ])
+        .await;
+        assert_eq!(numbers, [1, 2]);
+        assert_eq!(ahead, None, "the third is still in the queue");
     }
 }
