@@ -7,8 +7,8 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use support::{Cluster, alone, corduroy};
 
@@ -259,4 +259,206 @@ fn a_group_is_shown_moved_and_deleted_and_only_without_members() {
         );
     }
     assert_eq!(cluster.must(&["group", "list", "-o", "json"]).trim(), "[]");
+}
+
+/// A member of a group that has printed all records of `orders`, and what it says on standard error
+/// once it has ended. It commits nothing by itself meanwhile.
+struct Printing {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Printing {
+    fn start(cluster: &Cluster, group: &str, records: usize) -> Printing {
+        let config = cluster.scratch().join("client.properties");
+        std::fs::write(&config, "auto.commit.interval.ms=3600000\n").expect("written");
+        let mut child = Command::new(corduroy())
+            .args(["consume", "orders", "-g", group])
+            .args(["--brokers", &cluster.bootstrap()])
+            .args(["--client-config", &config.to_string_lossy()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        for _ in 0..records {
+            lines.next().expect("a record").expect("UTF-8");
+        }
+        Printing { child, lines }
+    }
+
+    fn signal(&self, name: &str) {
+        let signalled = Command::new("kill")
+            .args([&format!("-{name}"), &self.child.id().to_string()])
+            .stderr(Stdio::null())
+            .status();
+        // It may have ended already.
+        signalled.expect("kill runs");
+    }
+
+    /// Waits for its end: the exit code and what it said.
+    fn end(mut self) -> (Option<i32>, String) {
+        assert_eq!(self.lines.count(), 0, "nothing was printed twice");
+        let mut said = String::new();
+        let mut stderr = self.child.stderr.take().expect("piped");
+        stderr.read_to_string(&mut said).expect("UTF-8");
+        (self.child.wait().expect("it ends").code(), said)
+    }
+}
+
+#[test]
+fn a_member_that_is_told_to_end_commits_or_says_what_is_read_again() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(1);
+    cluster.must(&["config", "set", "group.initial.rebalance.delay.ms=0"]);
+    cluster.create_topic("orders", 1, &[]);
+    let written = cluster.run_with_input(&["produce", "orders"], b"0\n1\n2\n");
+    assert!(written.status.success(), "{written:?}");
+
+    for (signal, group) in [("INT", "interrupted"), ("TERM", "terminated")] {
+        let member = Printing::start(&cluster, group, 3);
+        member.signal(signal);
+        assert_eq!(member.end(), (Some(0), String::new()));
+        let shown = described(&cluster, group);
+        assert_eq!(shown["state"], "Empty", "it has left");
+        assert_eq!(shown["partitions"][0]["committed_offset"], 3);
+    }
+
+    let patient = Printing::start(&cluster, "patient", 3);
+    let impatient = Printing::start(&cluster, "impatient", 3);
+    cluster.nodes[0].pause();
+    patient.signal("TERM");
+    let (code, said) = patient.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("was not committed"), "{said}");
+    assert!(said.contains("orders/0 from offset 0"), "{said}");
+    let mut impatient = impatient;
+    while impatient.child.try_wait().expect("a child").is_none() {
+        impatient.signal("INT");
+    }
+    let (code, said) = impatient.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("by a second signal"), "{said}");
+    cluster.nodes[0].resume();
+    cluster.nodes[0].kill();
+}
+
+#[test]
+fn a_producer_counts_what_is_written_and_names_the_line_that_is_not() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    cluster.create_topic("split", 2, &[]);
+    let mut input = b"0 9999999999999 bad\n".to_vec();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.expect("after 1970").as_millis();
+    for good in 0..20 {
+        input.extend(format!("1 {now} g{good}\n").bytes());
+    }
+    let mixed = cluster.run_with_input(&["produce", "split", "-f", "%p %T %v\\n"], &input);
+    assert_eq!(mixed.status.code(), Some(1), "{mixed:?}");
+    let words = said(&mixed);
+    assert!(
+        words.starts_with("20 records acknowledged, 1 failed, "),
+        "{words}"
+    );
+    assert!(words.contains("INVALID_TIMESTAMP"), "{words}");
+    assert!(words.contains("input  line 1\n"), "{words}");
+    let kept = cluster.must(&["consume", "split", "--exit"]);
+    assert_eq!(kept.lines().count(), 20, "{kept}");
+
+    cluster.create_topic("long", 1, &[]);
+    let input = [b"one\n".as_slice(), &[b'x'; 1_100_000], b"\nthree\n"].concat();
+    let long = cluster.run_with_input(&["produce", "long"], &input);
+    assert_eq!(long.status.code(), Some(1), "{long:?}");
+    let words = said(&long);
+    assert!(words.starts_with("1 record acknowledged, "), "{words}");
+    assert!(words.contains("input  line 2\n"), "{words}");
+    assert_eq!(cluster.must(&["consume", "long", "--exit"]), "one\n");
+
+    // One record is refused, and the others of its batch with it.
+    cluster.create_topic("keyed", 1, &["cleanup.policy=compact"]);
+    let input = b"a:1\nnone\nb:2\n";
+    let keyed = cluster.run_with_input(&["produce", "keyed", "-K", ":"], input);
+    assert_eq!(keyed.status.code(), Some(1), "{keyed:?}");
+    let words = said(&keyed);
+    assert!(
+        words.starts_with("0 records acknowledged, 3 failed, "),
+        "{words}"
+    );
+    let place = "input  line 2; 2 records of its batch went with it\n";
+    assert!(words.contains(place), "{words}");
+
+    let unanswered = cluster.run_with_input(&["produce", "long", "--acks", "0"], b"a\nb\n");
+    let words = said(&unanswered);
+    assert!(unanswered.status.success(), "{words}");
+    assert!(words.starts_with("2 records sent, "), "{words}");
+}
+
+#[test]
+fn a_place_that_is_not_there_is_told_from_a_topic_that_is_not_there() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    cluster.create_topic("small", 2, &[]);
+    let written = cluster.run_with_input(&["produce", "small", "-p", "0"], b"0\n1\n2\n");
+    assert!(written.status.success(), "{written:?}");
+    for rest in [&[][..], &["--exit"][..]] {
+        let mut args = vec!["consume", "small", "-p", "0", "-o", "100000000"];
+        args.extend(rest);
+        let beyond = cluster.run(&args);
+        assert_eq!(beyond.status.code(), Some(1), "{beyond:?}");
+        let bounds = "the log starts at 0, its high watermark is 3";
+        assert!(said(&beyond).contains(bounds), "{beyond:?}");
+    }
+    let args = ["consume", "small", "-p", "0", "-o", "3", "--exit"];
+    assert_eq!(cluster.must(&args), "", "the end is a place");
+    let args = ["group", "seek", "g", "--to", "start", "--topic", "small/9"];
+    let seek = cluster.run(&args);
+    assert_eq!(seek.status.code(), Some(1));
+    let words = said(&seek);
+    assert!(
+        words.contains("no partition 9") && words.contains("`small` has 2 partitions"),
+        "{words}"
+    );
+    assert!(!words.contains("there is no topic"), "{words}");
+}
+
+#[test]
+fn what_is_done_to_several_names_is_tried_for_each() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    cluster.create_topic("kept", 1, &[]);
+    for group in ["first", "third"] {
+        let args = ["group", "seek", group, "--to", "end", "--topic", "kept"];
+        cluster.must(&args);
+    }
+    let deleted = cluster.run(&["group", "delete", "first", "second", "third"]);
+    assert_eq!(deleted.status.code(), Some(1));
+    let words = said(&deleted);
+    assert!(words.contains("there is no group `second`"), "{words}");
+    assert!(words.contains("deleted group third"), "{words}");
+    assert_eq!(cluster.must(&["group", "list", "-o", "json"]).trim(), "[]");
+
+    let created = cluster.run(&["topic", "create", "a", "kept", "b"]);
+    assert_eq!(created.status.code(), Some(1), "{created:?}");
+    let deleted = cluster.run(&["topic", "delete", "a", "missing", "b"]);
+    assert_eq!(deleted.status.code(), Some(1));
+    let words = said(&deleted);
+    assert!(words.contains("there is no topic `missing`"), "{words}");
+    assert!(words.contains("deleted topic b"), "{words}");
+    let left = json(&cluster.must(&["topic", "list", "-o", "json"]));
+    assert_eq!(left.as_array().map(Vec::len), Some(1), "{left}");
+
+    // The cluster's own topic takes a word more.
+    for refused in [
+        cluster.run(&["topic", "delete", "__consumer_offsets"]),
+        cluster.run(&["topic", "create", "__consumer_offsets"]),
+        cluster.run(&["topic", "add-partitions", "__consumer_offsets", "--by", "1"]),
+    ] {
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(
+            said(&refused).contains("is the cluster's own"),
+            "{refused:?}"
+        );
+    }
+    cluster.must(&["topic", "delete", "__consumer_offsets", "--internal"]);
 }

@@ -20,6 +20,9 @@ struct Inner {
     outcome: Outcome,
     message: String,
     context: ErrorContext,
+    /// Which records of the batch the broker found fault with, by their place in it; empty where it
+    /// named none.
+    at_fault: Vec<i32>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -61,7 +64,8 @@ pub enum ErrorKind {
     UnknownPartition,
     /// The record exceeds `max.request.size`, `buffer.memory` or the topic's `max.message.bytes`.
     RecordTooLarge,
-    /// The record can't be written as it is.
+    /// The record can't be written as it is; of a ticket, that another record of its batch was
+    /// refused and this one went with it.
     InvalidRecord,
     /// A reader's offset does not exist (any more).
     OffsetOutOfRange,
@@ -102,6 +106,7 @@ impl Error {
                 outcome: Outcome::NotWritten,
                 message: message.into(),
                 context: ErrorContext::default(),
+                at_fault: Vec::new(),
                 source: None,
             }),
         }
@@ -164,6 +169,26 @@ impl Error {
         self.edit(|inner| inner.context.attempts = attempts)
     }
 
+    pub(crate) fn with_fault_at(self, records: Vec<i32>) -> Error {
+        self.edit(|inner| inner.at_fault = records)
+    }
+
+    /// The failure of a batch as it concerns one of its records (KIP-467): where the broker found
+    /// fault with others, that is what happened to this one.
+    pub(crate) fn of_record(self, place: i64) -> Error {
+        let at_fault = &self.inner.at_fault;
+        if at_fault.is_empty() || at_fault.iter().any(|&found| i64::from(found) == place) {
+            return self;
+        }
+        self.edit(|inner| {
+            inner.message = format!(
+                "not written, because another record of its batch was refused: {}",
+                inner.message
+            );
+            inner.kind = ErrorKind::InvalidRecord;
+        })
+    }
+
     pub(crate) fn with_source(self, source: impl StdError + Send + Sync + 'static) -> Error {
         self.edit(|inner| inner.source = Some(Arc::new(source)))
     }
@@ -199,10 +224,14 @@ impl Error {
         }
     }
 
-    /// Whether to try again for a moment: a topic that somebody has just created is unknown to some
-    /// brokers for a while.
+    /// Whether to try again for a moment: a topic or partition that somebody has just created is
+    /// unknown to some brokers for a while.
     pub(crate) fn is_passing(&self) -> bool {
-        self.is_retriable() || self.inner.kind == ErrorKind::UnknownTopic
+        let is_unknown = matches!(
+            self.inner.kind,
+            ErrorKind::UnknownTopic | ErrorKind::UnknownPartition
+        );
+        is_unknown || self.is_retriable()
     }
 
     /// Whether a newer instance has taken this one's place, so that it has to stop.
@@ -280,6 +309,7 @@ impl fmt::Debug for Error {
             message,
             context,
             source,
+            at_fault: _,
         } = &*self.inner;
         f.debug_struct("Error")
             .field("kind", kind)
@@ -320,6 +350,25 @@ mod tests {
         );
         assert!(error.is_retriable());
         assert!(!error.is_fenced());
+    }
+
+    #[test]
+    fn a_record_that_went_with_another_says_so() {
+        let error = Error::broker(ErrorCode::InvalidTimestamp, Some("too far ahead"));
+        assert_eq!(
+            error.clone().of_record(0).kind(),
+            error.kind(),
+            "nobody named"
+        );
+        let error = error.with_fault_at(vec![2]);
+        assert_eq!(error.clone().of_record(2).kind(), error.kind());
+        let other = error.of_record(1);
+        assert_eq!(other.kind(), ErrorKind::InvalidRecord);
+        assert_eq!(
+            other.to_string(),
+            "not written, because another record of its batch was refused: INVALID_TIMESTAMP: too \
+             far ahead"
+        );
     }
 
     #[test]

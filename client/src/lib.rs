@@ -78,7 +78,8 @@ pub use corduroy_protocol::ErrorCode;
 pub use corduroy_record::{Compression, TimestampType};
 pub use error::{Error, ErrorContext, ErrorKind, Outcome};
 pub use group::{
-    Batch, Commits, CommittedOffset, CommittedOffsets, Group, GroupBuilder, GroupEvent, GroupEvents,
+    Batch, Commits, CommittedOffset, CommittedOffsets, Group, GroupBuilder, GroupEvent,
+    GroupEvents, Uncommitted,
 };
 pub use offsets::{ListedOffset, OffsetSpec};
 pub use producer::{Payload, Producer, ProducerBuilder, Record, RecordMetadata, Ticket};

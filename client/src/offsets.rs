@@ -115,9 +115,14 @@ pub(crate) async fn list_once(
     for (&partition, spec) in &question.wanted {
         let known = image.partition(question.topic, partition);
         let Some((leader, epoch)) = known.and_then(|known| known.seen()) else {
-            let error = match known {
-                Some(_) => Error::broker(ErrorCode::LeaderNotAvailable, None),
-                None => Error::new(ErrorKind::UnknownTopic, "the partition is not known"),
+            let count = image.topics.get(question.topic).map(|t| t.partitions.len());
+            let error = match (known, count) {
+                (Some(_), _) => Error::broker(ErrorCode::LeaderNotAvailable, None),
+                (None, Some(count)) if count > 0 => {
+                    let message = format!("the topic has {count} partitions");
+                    Error::new(ErrorKind::UnknownPartition, message)
+                }
+                (None, _) => Error::new(ErrorKind::UnknownTopic, "the partition is not known"),
             };
             errors.push(error.with_partition(question.topic, partition));
             continue;

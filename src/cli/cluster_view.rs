@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::output::{Align, Grid, plural};
+use super::output::{Align, Grid, clean, plural};
 
 /// A row of `cluster nodes`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -162,7 +162,7 @@ impl HealthView {
         );
         for reason in &self.reasons {
             // Writing to a String can't fail.
-            let _ = writeln!(text, "  {reason}");
+            let _ = writeln!(text, "  {}", clean(reason));
         }
         text
     }

@@ -168,6 +168,14 @@ pub(crate) fn client_error(error: &Error, what: &str) -> CliError {
     }
 }
 
+/// Whether an error means that no broker answers, so that the next question would wait in vain too.
+pub(crate) fn is_silence(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Disconnected | ErrorKind::RequestTimeout | ErrorKind::ApiTimeout
+    )
+}
+
 /// The answer to a name that nobody knows.
 pub(crate) fn unknown_topic(topic: &str) -> CliError {
     CliError::failed(format!("there is no topic `{topic}`")).help(format!(

@@ -4,18 +4,22 @@ use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
 use corduroy_client::{Client, Error, From, Group, Isolation, ReadRecord, Reader};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use super::Context;
 use super::connect::{client_error, connect};
 use super::error::{CliError, CliResult, Stop};
 use super::format::{Printer, RecordView};
+use super::interrupt::{Interrupt, LEAVE_WAIT_MAX};
+use super::output::{clean, plural};
 use super::position::Position;
 use super::record_json;
 use super::time::parse_instant;
 
 /// Bytes of output that are gathered before they are written even though more records wait.
 const OUTPUT_BYTES: usize = 64 * 1024;
+/// Partitions that are named where the last commit failed.
+const AGAIN_SHOWN_MAX: usize = 8;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -34,7 +38,10 @@ milliseconds (%d{rfc3339} as text), %h headers, %H their number, %K and %V or %S
 and value (-1 for null), %e leader epoch, %i running number; {hex}, {base64} for bytes, {big32},
 {little16}, {hex} and so on for numbers; \\n \\t \\xHH and %% as usual.
 
-Records of one partition come in order; partitions are interleaved.")]
+Records of one partition come in order; partitions are interleaved.
+
+Ctrl-C and SIGTERM end it; as a member of a group it commits what was printed first, for five
+seconds at most, and exits with 1 where that was not acknowledged. A second one ends it at once.")]
 pub struct ConsumeArgs {
     /// The topic
     #[arg(value_name = "TOPIC")]
@@ -123,17 +130,24 @@ pub(super) async fn run(context: &Context, args: ConsumeArgs) -> CliResult {
         out: Vec::with_capacity(2 * OUTPUT_BYTES),
         left: args.number.unwrap_or(u64::MAX),
     };
+    let mut interrupt = Interrupt::listen(&context.env)?;
     match &args.group {
         Some(id) => {
-            let mut member = join(&client, &args, id, from).await?;
-            match print_group(&mut member, &mut printing).await? {
-                Some(Ok(())) => member.close().await,
-                Some(Err(error)) => return Err(wrong(&args, &error)),
-                None => member.leave().await,
-            }
-            Ok(())
+            let mut member = tokio::select! {
+                joined = join(&client, &args, id, from) => joined?,
+                // Nothing was printed, so there is nothing to commit.
+                _ = interrupt.first() => return Ok(()),
+            };
+            let result = print_group(&mut member, &args, &mut interrupt, &mut printing).await;
+            // The coordinator gives up a member that goes without a word by itself, only later.
+            let leaving = timeout(LEAVE_WAIT_MAX, member.leave());
+            let _ = interrupt.bound(leaving).await;
+            result
         }
-        None => print_all(start(&client, &args, from), &args, &mut printing).await,
+        None => {
+            let reader = start(&client, &args, from);
+            print_all(reader, &args, &mut interrupt, &mut printing).await
+        }
     }
 }
 
@@ -165,13 +179,17 @@ impl Printing {
     }
 }
 
-async fn print_all(mut reader: Reader, args: &ConsumeArgs, printing: &mut Printing) -> CliResult {
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn print_all(
+    mut reader: Reader,
+    args: &ConsumeArgs,
+    interrupt: &mut Interrupt,
+    printing: &mut Printing,
+) -> CliResult {
     loop {
         let batch = tokio::select! {
             batch = reader.next() => batch,
             // To end a reader that follows is no failure.
-            _ = interrupt.recv() => None,
+            _ = interrupt.first() => None,
         };
         let Some(batch) = batch else {
             return flush(&mut printing.out);
@@ -192,33 +210,75 @@ async fn print_all(mut reader: Reader, args: &ConsumeArgs, printing: &mut Printi
     }
 }
 
-/// Prints until somebody or something ends it. `None`: what was printed is committed already.
+/// Prints until somebody or something ends it, and commits what was printed.
 async fn print_group(
     member: &mut Group,
+    args: &ConsumeArgs,
+    interrupt: &mut Interrupt,
     printing: &mut Printing,
-) -> CliResult<Option<Result<(), Error>>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
+) -> CliResult {
     loop {
         let batch = tokio::select! {
             batch = member.next() => batch,
-            _ = interrupt.recv() => None,
+            _ = interrupt.first() => None,
         };
         let batch = match batch {
             Some(Ok(batch)) => batch,
-            Some(Err(error)) => return Ok(Some(Err(error))),
-            None => return Ok(Some(Ok(()))),
+            Some(Err(error)) => return Err(wrong(args, &error)),
+            None => {
+                let committed = interrupt.bound(member.commit()).await;
+                return committed.map_or_else(
+                    || Err(not_committed(member, None)),
+                    |done| done.map_err(|error| not_committed(member, Some(&error))),
+                );
+            }
         };
         for record in &batch {
             if !printing.print(record)? {
                 // The rest of the batch is somebody else's to print.
-                return Ok(match batch.commit_through(record).await {
-                    Ok(()) => None,
-                    Err(error) => Some(Err(error)),
-                });
+                let committed = interrupt.bound(batch.commit_through(record)).await;
+                return match committed {
+                    Some(Ok(())) => Ok(()),
+                    Some(Err(error)) => Err(not_committed(member, Some(&error))),
+                    None => Err(not_committed(member, None)),
+                };
             }
         }
         flush(&mut printing.out)?;
     }
+}
+
+/// What was printed last may be printed again: the group does not know of it.
+fn not_committed(member: &Group, error: Option<&Error>) -> Stop {
+    let cause = "what was printed last was not committed";
+    let failure = match error {
+        Some(error) => client_error(error, cause),
+        None => CliError::failed(format!(
+            "{cause}: no answer within {} s",
+            LEAVE_WAIT_MAX.as_secs()
+        )),
+    };
+    let uncommitted = member.uncommitted();
+    let mut again: Vec<String> = uncommitted
+        .iter()
+        .take(AGAIN_SHOWN_MAX)
+        .map(|range| {
+            let (topic, partition) = (clean(&range.at.topic), range.at.partition);
+            format!("{topic}/{partition} from offset {}", range.from)
+        })
+        .collect();
+    if uncommitted.len() > AGAIN_SHOWN_MAX {
+        let more = (uncommitted.len() - AGAIN_SHOWN_MAX) as u64;
+        again.push(plural(more, "more partition", "more partitions"));
+    }
+    if again.is_empty() {
+        return failure.into();
+    }
+    let help = format!(
+        "the next member of the group `{}` prints these records again",
+        clean(member.id())
+    );
+    failure.fact("again", again.join(", ")).help(help).into()
 }
 
 async fn join(client: &Client, args: &ConsumeArgs, id: &str, from: From) -> CliResult<Group> {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::output::clean_lines;
+
 /// The command did what it was asked to do.
 pub const EXIT_OK: u8 = 0;
 /// It did not: unknown topic, unreachable cluster, unhealthy cluster, failed verdict.
@@ -61,7 +63,8 @@ impl CliError {
 
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.cause)?;
+        // Names and a broker's own words come from elsewhere.
+        f.write_str(&clean_lines(&self.cause))?;
         let width = self
             .facts
             .iter()
@@ -74,10 +77,10 @@ impl fmt::Display for CliError {
             width
         };
         for (label, found) in &self.facts {
-            write!(f, "\n  {label:width$}  {found}")?;
+            write!(f, "\n  {label:width$}  {}", clean_lines(found))?;
         }
         if let Some(help) = &self.help {
-            write!(f, "\n  {:width$}  {help}", "help")?;
+            write!(f, "\n  {:width$}  {}", "help", clean_lines(help))?;
         }
         Ok(())
     }
@@ -92,6 +95,36 @@ pub enum Stop {
     PipeClosed,
     /// Anything that a person should read.
     Error(CliError),
+    /// It failed, and why has been printed already.
+    Told,
+}
+
+/// The failures of a command that does the same for several names: each is tried, whatever became
+/// of the others, and each failure is told when it happens.
+#[derive(Default)]
+pub struct Failures {
+    any: bool,
+}
+
+impl Failures {
+    /// Takes the result of one of them.
+    ///
+    /// # Errors
+    /// [`Stop::Told`], if nobody answers: the next one would wait as long for nothing.
+    pub fn take(&mut self, result: Result<(), CliError>, is_silent: bool) -> CliResult {
+        let Err(error) = result else { return Ok(()) };
+        self.any = true;
+        eprintln!("error: {error}");
+        if is_silent { Err(Stop::Told) } else { Ok(()) }
+    }
+
+    /// The result of all.
+    ///
+    /// # Errors
+    /// [`Stop::Told`], if any has failed.
+    pub fn result(self) -> CliResult {
+        if self.any { Err(Stop::Told) } else { Ok(()) }
+    }
 }
 
 impl From<CliError> for Stop {

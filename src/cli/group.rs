@@ -9,13 +9,13 @@ use corduroy_client::{
 };
 
 use super::Context;
-use super::connect::{client_error, connect};
-use super::error::{CliError, CliResult};
+use super::connect::{client_error, connect, is_silence};
+use super::error::{CliError, CliResult, Failures};
 use super::group_seek::{Goal, Known, Move, Scope, target};
 use super::group_view::{
     GroupRow, GroupView, LagRow, MemberRow, describe_text, list_text, plan_text,
 };
-use super::output::{OutputArgs, OutputFormat, plural, print, print_json};
+use super::output::{OutputArgs, OutputFormat, clean, plural, print, print_json};
 use super::time::parse_instant;
 
 #[derive(Debug, Subcommand)]
@@ -287,16 +287,22 @@ async fn plan(
     for scope in &args.topics {
         let name = &scope.topic;
         let wanted = topics.entry(name).or_default();
+        let topic = admin
+            .describe_topic(name)
+            .await
+            .map_err(|error| client_error(&error, &format!("cannot find the topic `{name}`")))?;
+        let mut there = topic.partitions.iter().map(|row| row.partition);
         match scope.partition {
-            Some(partition) => {
+            Some(partition) if there.any(|known| known == partition) => {
                 wanted.insert(partition);
             }
-            None => {
-                let topic = admin.describe_topic(name).await.map_err(|error| {
-                    client_error(&error, &format!("cannot find the topic `{name}`"))
-                })?;
-                wanted.extend(topic.partitions.iter().map(|row| row.partition));
+            Some(partition) => {
+                let count = plural(topic.partitions.len() as u64, "partition", "partitions");
+                let cause = format!("there is no partition {partition}: `{name}` has {count}");
+                let help = format!("`corduroy topic describe {name}` shows its partitions");
+                return Err(CliError::failed(cause).help(help).into());
             }
+            None => wanted.extend(there),
         }
     }
     let time = match &args.to {
@@ -351,12 +357,15 @@ async fn plan(
 }
 
 async fn delete(admin: &Admin, args: &DeleteArgs) -> CliResult {
+    let mut failures = Failures::default();
     for group in &args.groups {
-        admin
-            .delete_group(group)
-            .await
-            .map_err(|error| wrong(&error, group, "delete"))?;
-        eprintln!("deleted group {group}");
+        let deleted = admin.delete_group(group).await;
+        if deleted.is_ok() {
+            eprintln!("deleted group {}", clean(group));
+        }
+        let is_silent = deleted.as_ref().is_err_and(is_silence);
+        let deleted = deleted.map_err(|error| wrong(&error, group, "delete"));
+        failures.take(deleted, is_silent)?;
     }
-    Ok(())
+    failures.result()
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::group_seek::Move;
-use super::output::{Align, Grid, plural, show_count, show_ids};
+use super::output::{Align, Grid, clean, plural, show_count, show_ids};
 
 /// A row of `group list`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -86,20 +86,25 @@ pub fn describe_text(group: &GroupView) -> String {
     let _ = writeln!(
         text,
         "group {} ({}, {}, {})",
-        group.group,
-        group.state,
-        group.group_type,
+        clean(&group.group),
+        clean(&group.state),
+        clean(&group.group_type),
         plural(group.members.len() as u64, "member", "members")
     );
     if let Some(assignor) = &group.assignor {
-        let _ = writeln!(text, "assignor     {assignor}");
+        let _ = writeln!(text, "assignor     {}", clean(assignor));
     }
     if let Some(epoch) = group.epoch {
         let _ = writeln!(text, "epoch        {epoch}");
     }
     let _ = writeln!(text, "coordinator  {}", group.coordinator);
-    let lag = u64::try_from(group.lag).unwrap_or(0);
-    let _ = writeln!(text, "lag          {}", show_count(lag));
+    // A group that has committed nothing is behind by everything or by nothing: nobody knows.
+    let has_lag = group.partitions.iter().any(|row| row.lag.is_some());
+    let lag = match u64::try_from(group.lag) {
+        Ok(lag) if has_lag => show_count(lag),
+        _ => or_dash(None),
+    };
+    let _ = writeln!(text, "lag          {lag}");
     if !group.members.is_empty() {
         text.push('\n');
         text.push_str(&members_text(&group.members));
@@ -243,6 +248,14 @@ mod tests {
              orders          0         34  1234  1200  a-1\n\
              orders          1          -     -     -  -\n"
         );
+    }
+
+    #[test]
+    fn a_group_that_has_committed_nothing_has_no_lag() {
+        let mut group = sample();
+        group.lag = 0;
+        group.partitions.remove(0);
+        assert!(describe_text(&group).contains("\nlag          -\n"));
     }
 
     #[test]

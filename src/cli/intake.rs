@@ -137,6 +137,21 @@ impl Intake {
         Ok(Intake::Format(compiled))
     }
 
+    /// What a record of the input is called: a line where each ends with one.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Intake::Lines | Intake::KeyedLines { .. } | Intake::Tombstones => "line",
+            Intake::Format(pieces) => match pieces.last() {
+                Some(FormatPiece::Literal(end) | FormatPiece::Field { until: end, .. })
+                    if end == b"\n" =>
+                {
+                    "line"
+                }
+                _ => "record",
+            },
+        }
+    }
+
     /// Reads the record at the front of `buffer`. `is_end` says that nothing follows it.
     ///
     /// # Errors

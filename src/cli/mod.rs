@@ -19,6 +19,7 @@ mod group_seek;
 mod group_view;
 mod http;
 mod intake;
+mod interrupt;
 mod logging;
 mod output;
 mod partition;
@@ -140,6 +141,7 @@ pub fn run() -> ExitCode {
     match dispatch(cli) {
         Ok(code) => code,
         Err(Stop::PipeClosed) => ExitCode::from(EXIT_OK),
+        Err(Stop::Told) => ExitCode::from(EXIT_FAILED),
         Err(Stop::Error(error)) => {
             eprintln!("error: {error}");
             ExitCode::from(error.exit())

@@ -1,5 +1,6 @@
 //! Results on standard output: aligned tables for people, stable JSON for programs.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -43,9 +44,13 @@ impl Grid {
         }
     }
 
-    /// Adds a row; it has one cell for each column.
+    /// Adds a row; it has one cell for each column. What a terminal would obey is escaped.
     pub fn row<I: IntoIterator<Item = String>>(&mut self, cells: I) {
-        self.rows.push(cells.into_iter().collect());
+        let cells = cells.into_iter().map(|cell| match clean(&cell) {
+            Cow::Borrowed(_) => cell,
+            Cow::Owned(escaped) => escaped,
+        });
+        self.rows.push(cells.collect());
     }
 
     /// The table as text, each line without trailing blanks, with a final newline.
@@ -73,6 +78,39 @@ impl Grid {
         }
         text
     }
+}
+
+/// Text from elsewhere as a person may see it: names of groups, members and clients hold whatever
+/// somebody sent, and what a terminal would obey, or would not show, is escaped.
+pub fn clean(text: &str) -> Cow<'_, str> {
+    escaped(text, is_unprintable)
+}
+
+/// As [`clean`], for text of several lines.
+pub fn clean_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| c != '\n' && is_unprintable(c))
+}
+
+/// Control characters, and those that change the direction of text or have no width.
+fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(&is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_escaped(c) {
+            clean.extend(c.escape_default());
+        } else {
+            clean.push(c);
+        }
+    }
+    Cow::Owned(clean)
 }
 
 /// Prints text to standard output; a closed pipe is an error of kind `BrokenPipe`.
@@ -167,6 +205,17 @@ mod tests {
             grid.render(),
             "TOPIC               PARTITIONS\norders                      12\na-much-longer-name           3\n"
         );
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped_in_every_table() {
+        let mut grid = Grid::new(&[("GROUP", Align::Left), ("STATE", Align::Left)]);
+        let hostile = "a\u{1b}[2Jb\r\nc\td\u{9b}1m\u{202e}";
+        grid.row([hostile.to_owned(), "Größe ✓".to_owned()]);
+        let row = r"a\u{1b}[2Jb\r\nc\td\u{9b}1m\u{202e}  Größe ✓";
+        assert_eq!(grid.render().lines().nth(1), Some(row));
+        assert_eq!(grid.render().lines().count(), 2);
+        assert_eq!(clean_lines("a\nb\u{7}"), "a\nb\\u{7}");
     }
 
     #[test]

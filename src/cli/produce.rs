@@ -1,23 +1,28 @@
 //! `corduroy produce`: records from standard input into a topic.
 
+use std::future::pending;
 use std::io::{self, IsTerminal, Write};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use corduroy_client::{Acks, Client, Error, Producer, Record, Ticket};
+use corduroy_client::{Acks, Client, Error, ErrorKind, Producer, Record, Ticket};
+use corduroy_env::Env;
 use corduroy_record::Compression;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::Context;
 use super::beside::meanwhile;
 use super::connect::{client_error, connect};
 use super::error::{CliError, CliResult, EXIT_FAILED, EXIT_OK};
 use super::intake::{InputRecord, Intake, Next};
-use super::output::{plural, show_bytes, show_duration_rate};
+use super::interrupt::{Interrupt, LEAVE_WAIT_MAX};
+use super::output::{plural, show_bytes, show_count, show_duration_rate};
 
 /// Bytes asked for in one read of standard input.
 const READ_BYTES: usize = 256 * 1024;
@@ -40,7 +45,9 @@ Formats: %k key, %v or %s value, %t topic, %p partition, %T or %d timestamp in m
 headers (a=1,b=2), %K and %V or %S the sizes of the next key and value; {hex}, {base64} for keys
 and values, {big32}, {little16} and so on for sizes; \\n \\t \\xHH and %% as usual.
 
-The exit code is 0 only if every record was acknowledged.")]
+Ctrl-C and SIGTERM end the input there and wait five seconds at most for what is on its way; a
+second one ends it at once. The exit code is 0 only if the whole input was read and every record of
+it acknowledged (with --acks 0: sent).")]
 pub struct ProduceArgs {
     /// The topic; may be left out where the format holds %t
     #[arg(value_name = "TOPIC")]
@@ -208,36 +215,67 @@ impl ProduceArgs {
 pub(super) async fn run(context: &Context, args: ProduceArgs) -> CliResult<ExitCode> {
     let intake = args.intake()?;
     let client = connect(context).await?;
+    let mut interrupt = Interrupt::listen(&context.env)?;
     let producer = producer(&client, &args);
     let started = context.env.now();
     let (tickets_tx, tickets_rx) = mpsc::channel(TICKETS_MAX);
-    let receipts = meanwhile(&context.env, collect(tickets_rx, args.json));
+    let (hurry_tx, hurry_rx) = watch::channel(None);
+    let (failed_tx, mut failed_rx) = watch::channel(false);
+    let collector = Collector {
+        env: context.env.clone(),
+        is_json: args.json,
+        has_answers: matches!(args.acks, Some(AcksArg::Leader | AcksArg::All)),
+        hurry: hurry_rx,
+        failed: failed_tx,
+    };
+    let receipts = meanwhile(&context.env, collector.collect(tickets_rx));
 
-    // What the input says, or why it can't be read; either way the receipts are waited for.
-    let fed = if args.tombstone && args.key.is_some() {
-        let tombstone = InputRecord::default();
-        send(&producer, args.record(&tombstone)?, &tickets_tx)
-            .await
-            .map(|_| 0)
-    } else {
-        feed(&args, &intake, &producer, &tickets_tx).await
+    let mut input = Input::new(intake.unit());
+    let mut cut = tokio::select! {
+        cut = feed(&args, &intake, &producer, &tickets_tx, &mut input) => cut?,
+        // The task of the receipts lives until the tickets end.
+        _ = failed_rx.wait_for(|failed| *failed) => Cut::Refused,
+        name = interrupt.first() => Cut::Signal(name),
     };
     drop(tickets_tx);
-    let receipts = receipts
-        .await
-        .map_err(|_| CliError::failed("the task that counts acknowledgements panicked"))??;
-    let bytes = fed?;
-    summarize(&receipts, bytes, context.env.now() - started);
-    match receipts.first_error {
-        None => Ok(ExitCode::from(EXIT_OK)),
-        Some(error) => {
-            eprintln!(
-                "error: {}",
-                client_error(&error, "records could not be written")
-            );
-            Ok(ExitCode::from(EXIT_FAILED))
-        }
+    if !matches!(cut, Cut::End) {
+        hurry_tx.send_replace(Some(context.env.now() + LEAVE_WAIT_MAX));
     }
+    let mut receipts = pin!(receipts);
+    let receipts = tokio::select! {
+        biased;
+        receipts = &mut receipts => receipts,
+        name = interrupt.first(), if matches!(cut, Cut::End) => {
+            cut = Cut::Signal(name);
+            hurry_tx.send_replace(Some(context.env.now() + LEAVE_WAIT_MAX));
+            receipts.await
+        }
+    };
+    let receipts = receipts
+        .map_err(|_| CliError::failed("the task that counts acknowledgements panicked"))??;
+    let is_all = matches!(cut, Cut::End) && receipts.is_all();
+    if receipts.total() > 0 || is_all || matches!(cut, Cut::Signal(_)) {
+        summarize(&receipts, input.bytes, context.env.now() - started);
+    }
+    if let Some(error) = receipts.failure(input.unit) {
+        eprintln!("error: {error}");
+    }
+    match cut {
+        Cut::Failed(failure) => {
+            let failure = failure.fact("input", format!("{} {}", input.unit, input.taken + 1));
+            return Err(failure.into());
+        }
+        Cut::Signal(name) => eprintln!(
+            "ended by {name} behind {} {} of the input",
+            input.unit, input.taken
+        ),
+        Cut::Refused => eprintln!(
+            "nothing behind {} {} of the input was sent",
+            input.unit, input.taken
+        ),
+        Cut::End => {}
+    }
+    Ok(ExitCode::from(if is_all { EXIT_OK } else { EXIT_FAILED }))
 }
 
 /// Flags win over the properties file, which wins over the defaults.
@@ -252,66 +290,182 @@ fn producer(client: &Client, args: &ProduceArgs) -> Producer {
     builder.build()
 }
 
-/// Reads the input to its end, or until a record fails. Returns the bytes read.
+/// What was read of the input.
+struct Input {
+    /// What one record is called: a line, or a record where they are not the same.
+    unit: &'static str,
+    bytes: u64,
+    /// Records that have been queued.
+    taken: u64,
+}
+
+impl Input {
+    fn new(unit: &'static str) -> Input {
+        Input {
+            unit,
+            bytes: 0,
+            taken: 0,
+        }
+    }
+}
+
+/// Why no more is read.
+enum Cut {
+    /// It was the end.
+    End,
+    /// The next record can't be read or queued.
+    Failed(CliError),
+    /// A record that was sent was refused.
+    Refused,
+    Signal(&'static str),
+}
+
+/// A queued record: its number in the input, from 1, and its promise.
+type Queued = (u64, Ticket);
+
+/// Reads the input to its end, or until a record can't be queued. Cancel-safe: what was queued was
+/// handed on.
 async fn feed(
     args: &ProduceArgs,
     intake: &Intake,
     producer: &Producer,
-    tickets: &mpsc::Sender<Ticket>,
-) -> CliResult<u64> {
-    let mut input = tokio::io::stdin();
-    let progress = progress_bar();
+    tickets: &mpsc::Sender<Queued>,
+    input: &mut Input,
+) -> CliResult<Cut> {
+    if args.tombstone && args.key.is_some() {
+        let tombstone = InputRecord::default();
+        let sent = send(producer, args.record(&tombstone)?, tickets, input).await;
+        return Ok(sent.map_or_else(Cut::Failed, |()| Cut::End));
+    }
+    let mut stdin = tokio::io::stdin();
+    let progress = Progress::new();
     let mut buffer: Vec<u8> = Vec::with_capacity(2 * READ_BYTES);
-    let (mut at, mut total, mut is_end) = (0, 0, false);
+    let (mut at, mut is_end) = (0, false);
     loop {
         match intake.next(&buffer[at..], is_end) {
             Ok(Next::Record { record, bytes }) => {
-                let is_open = send(producer, args.record(&record)?, tickets).await?;
-                at += bytes;
-                if !is_open {
-                    return Ok(total);
+                if let Err(failure) = send(producer, args.record(&record)?, tickets, input).await {
+                    return Ok(Cut::Failed(failure));
                 }
+                at += bytes;
             }
-            Ok(Next::End) => {
-                progress.finish_and_clear();
-                return Ok(total);
-            }
+            Ok(Next::End) => return Ok(Cut::End),
             Ok(Next::More) => {
                 buffer.drain(..at);
                 at = 0;
                 let filled = buffer.len();
                 buffer.resize(filled + READ_BYTES, 0);
-                let read = input.read(&mut buffer[filled..]).await?;
+                let read = stdin.read(&mut buffer[filled..]).await?;
                 buffer.truncate(filled + read);
-                total += read as u64;
+                input.bytes += read as u64;
                 is_end = read == 0;
-                progress.set_position(total);
+                progress.0.set_position(input.bytes);
             }
             Err(reason) => {
-                progress.finish_and_clear();
-                return Err(CliError::failed(format!("cannot read the input: {reason}")).into());
+                let failure = CliError::failed(format!("cannot read the input: {reason}"));
+                return Ok(Cut::Failed(failure));
             }
         }
     }
 }
 
-/// Queues a record. `false` if receipts say that it is time to give up.
+/// Queues a record. The place for its promise comes first, so that none is queued and not counted.
 async fn send(
     producer: &Producer,
     record: Record<'_>,
-    tickets: &mpsc::Sender<Ticket>,
-) -> CliResult<bool> {
-    match producer.queue(record).await {
-        Ok(ticket) => Ok(tickets.send(ticket).await.is_ok()),
-        Err(error) => Err(client_error(&error, "a record could not be sent").into()),
-    }
+    tickets: &mpsc::Sender<Queued>,
+    input: &mut Input,
+) -> Result<(), CliError> {
+    let place = tickets.reserve().await;
+    let place = place.map_err(|_| CliError::failed("nobody counts acknowledgements any more"))?;
+    let ticket = producer.queue(record).await;
+    let ticket = ticket.map_err(|error| client_error(&error, "a record could not be sent"))?;
+    input.taken += 1;
+    place.send((input.taken, ticket));
+    Ok(())
 }
 
 /// What became of the records.
 #[derive(Default)]
 struct Receipts {
     acknowledged: u64,
-    first_error: Option<Error>,
+    /// Sent to a broker that was told not to answer.
+    sent: u64,
+    failed: Failed,
+    /// Still on their way when patience ended.
+    unanswered: u64,
+}
+
+/// Records that were refused or given up.
+#[derive(Default)]
+struct Failed {
+    count: u64,
+    /// The numbers of the first and the last of them.
+    range: (u64, u64),
+    /// The first failure that is one of its own, and the number of its record.
+    first: Option<(u64, Error)>,
+    /// How many only went with another record of their batch.
+    along: u64,
+}
+
+impl Failed {
+    fn add(&mut self, number: u64, error: Error) {
+        let first = if self.count == 0 {
+            number
+        } else {
+            self.range.0
+        };
+        self.range = (first, number);
+        self.count += 1;
+        // Of a ticket, this kind means that another record was at fault.
+        let went_along = error.kind() == ErrorKind::InvalidRecord;
+        self.along += u64::from(went_along);
+        let knows_better =
+            |(_, known): &(u64, Error)| went_along || known.kind() != ErrorKind::InvalidRecord;
+        if !self.first.as_ref().is_some_and(knows_better) {
+            self.first = Some((number, error));
+        }
+    }
+
+    /// Where in the input. A broker that names no record has refused whole batches.
+    fn place(&self, unit: &str) -> String {
+        let (first, last) = self.range;
+        match &self.first {
+            _ if self.count == 1 => format!("{unit} {first}"),
+            Some((number, _)) if self.along > 0 => {
+                let along = plural(self.along, "record", "records");
+                format!("{unit} {number}; {along} of its batch went with it")
+            }
+            _ => {
+                let count = plural(self.count, "record", "records");
+                format!("{count} of {unit}s {first} to {last}, in batches that went as a whole")
+            }
+        }
+    }
+}
+
+impl Receipts {
+    fn is_all(&self) -> bool {
+        self.failed.count == 0 && self.unanswered == 0
+    }
+
+    fn total(&self) -> u64 {
+        self.acknowledged + self.sent + self.failed.count + self.unanswered
+    }
+
+    /// What went wrong after records were queued.
+    fn failure(&self, unit: &str) -> Option<CliError> {
+        if let Some((_, error)) = &self.failed.first {
+            let failure = client_error(error, "records could not be written");
+            return Some(failure.fact("input", self.failed.place(unit)));
+        }
+        (self.unanswered > 0).then(|| {
+            let records = plural(self.unanswered, "record was", "records were");
+            let seconds = LEAVE_WAIT_MAX.as_secs();
+            let cause = format!("{records} not acknowledged within {seconds} s");
+            CliError::failed(cause).help("nobody knows whether they are written")
+        })
+    }
 }
 
 /// One line of `--json`.
@@ -323,45 +477,103 @@ struct Receipt<'a> {
     timestamp: i64,
 }
 
-/// Awaits the acknowledgements in the order of the input; stops at the first failure.
-async fn collect(mut tickets: mpsc::Receiver<Ticket>, is_json: bool) -> CliResult<Receipts> {
-    let mut receipts = Receipts::default();
-    let mut stdout = io::BufWriter::new(io::stdout());
-    while let Some(ticket) = tickets.recv().await {
-        match ticket.await {
-            Ok(metadata) => {
-                receipts.acknowledged += 1;
-                if is_json {
-                    let receipt = Receipt {
-                        topic: &metadata.topic,
-                        partition: metadata.partition,
-                        offset: metadata.offset,
-                        timestamp: metadata.timestamp,
-                    };
-                    serde_json::to_writer(&mut stdout, &receipt).map_err(io::Error::from)?;
-                    stdout.write_all(b"\n")?;
-                    if tickets.is_empty() {
-                        stdout.flush()?;
+/// Awaits the acknowledgements in the order of the input.
+struct Collector {
+    env: Env,
+    is_json: bool,
+    /// Brokers answer for sure. Otherwise (a properties file may say `acks=0`) an offset tells.
+    has_answers: bool,
+    /// Until when to wait, once somebody does not want to wait for ever.
+    hurry: watch::Receiver<Option<Instant>>,
+    /// Tells that a record has failed.
+    failed: watch::Sender<bool>,
+}
+
+impl Collector {
+    async fn collect(mut self, mut tickets: mpsc::Receiver<Queued>) -> CliResult<Receipts> {
+        let mut receipts = Receipts::default();
+        let mut stdout = io::BufWriter::new(io::stdout());
+        while let Some((number, ticket)) = tickets.recv().await {
+            let settled = tokio::select! {
+                biased;
+                settled = ticket => Some(settled),
+                () = Self::patience(&self.env, &mut self.hurry) => None,
+            };
+            match settled {
+                Some(Ok(metadata)) => {
+                    let is_answer = self.has_answers || metadata.offset.is_some();
+                    receipts.acknowledged += u64::from(is_answer);
+                    receipts.sent += u64::from(!is_answer);
+                    if self.is_json {
+                        let receipt = Receipt {
+                            topic: &metadata.topic,
+                            partition: metadata.partition,
+                            offset: metadata.offset,
+                            timestamp: metadata.timestamp,
+                        };
+                        serde_json::to_writer(&mut stdout, &receipt).map_err(io::Error::from)?;
+                        stdout.write_all(b"\n")?;
+                        if tickets.is_empty() {
+                            stdout.flush()?;
+                        }
                     }
                 }
-            }
-            Err(error) => {
-                receipts.first_error = Some(error);
-                break;
+                Some(Err(error)) => {
+                    receipts.failed.add(number, error);
+                    self.failed.send_replace(true);
+                }
+                None => receipts.unanswered += 1,
             }
         }
+        stdout.flush()?;
+        Ok(receipts)
     }
-    stdout.flush()?;
-    Ok(receipts)
+
+    /// Ends when nobody wants to wait any longer.
+    async fn patience(env: &Env, hurry: &mut watch::Receiver<Option<Instant>>) {
+        let until = hurry.wait_for(Option::is_some).await.map(|until| *until);
+        match until {
+            Ok(Some(until)) => env.sleep(until.saturating_duration_since(env.now())).await,
+            _ => pending().await,
+        }
+    }
 }
 
 fn summarize(receipts: &Receipts, bytes: u64, elapsed: Duration) {
-    let records = plural(receipts.acknowledged, "record", "records");
-    let bytes = show_bytes(bytes);
-    eprintln!(
-        "{records} acknowledged, {bytes} read, {}",
-        show_duration_rate(receipts.acknowledged, elapsed)
-    );
+    let mut counts = Vec::new();
+    if receipts.acknowledged > 0 || receipts.sent == 0 {
+        let records = plural(receipts.acknowledged, "record", "records");
+        counts.push(format!("{records} acknowledged"));
+    }
+    if receipts.sent > 0 {
+        let records = plural(receipts.sent, "record", "records");
+        counts.push(format!("{records} sent"));
+    }
+    if receipts.failed.count > 0 {
+        counts.push(format!("{} failed", show_count(receipts.failed.count)));
+    }
+    if receipts.unanswered > 0 {
+        counts.push(format!("{} not answered", show_count(receipts.unanswered)));
+    }
+    counts.push(format!("{} read", show_bytes(bytes)));
+    let written = receipts.acknowledged + receipts.sent;
+    counts.push(show_duration_rate(written, elapsed));
+    eprintln!("{}", counts.join(", "));
+}
+
+/// The bar; gone when this is.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new() -> Progress {
+        Progress(progress_bar())
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }
 
 /// A bar for a file on a terminal, nothing elsewhere.

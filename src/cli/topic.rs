@@ -3,14 +3,17 @@
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
-use corduroy_client::{Admin, ConfigEntry, ConfigResource, ConfigSource, PartitionDescription};
+use corduroy_client::{
+    Admin, ConfigEntry, ConfigResource, ConfigSource, ErrorKind, PartitionDescription,
+};
 
 use super::Context;
-use super::connect::{client_error, connect};
-use super::error::{CliError, CliResult};
-use super::output::{OutputArgs, OutputFormat, plural, print, print_json};
+use super::connect::{client_error, connect, is_silence};
+use super::error::{CliError, CliResult, Failures};
+use super::output::{OutputArgs, OutputFormat, clean, plural, print, print_json};
 use super::topic_view::{ConfigRow, PartitionRow, TopicRow, TopicView, describe_text, list_text};
 use crate::config::{DefaultValue, Scope, table};
+use crate::group::is_internal;
 
 #[derive(Debug, Subcommand)]
 pub enum TopicCommand {
@@ -162,6 +165,10 @@ pub struct AddPartitionsArgs {
     /// A number alone: it could mean either
     #[arg(value_name = "N", hide = true, group = "how-many")]
     unclear: Option<i32>,
+
+    /// Let one of the cluster's own topics grow, with what that breaks
+    #[arg(long)]
+    internal: bool,
 }
 
 #[derive(Debug, Args)]
@@ -172,6 +179,10 @@ pub struct DeleteArgs {
     /// A topic that does not exist is fine
     #[arg(long)]
     if_exists: bool,
+
+    /// Delete the cluster's own topics too, with what they hold
+    #[arg(long)]
+    internal: bool,
 }
 
 /// `key=value`.
@@ -210,9 +221,53 @@ impl FromStr for NodeList {
     }
 }
 
+impl CreateArgs {
+    /// The cluster makes its own topics, with the settings that they need.
+    fn check(&self) -> CliResult {
+        let Some(name) = self.names.iter().find(|name| is_internal(name)) else {
+            return Ok(());
+        };
+        let cause =
+            format!("`{name}` is the cluster's own: it makes it when the first group comes");
+        Err(CliError::usage(cause)
+            .help("offsets.topic.num.partitions and offsets.topic.replication.factor shape it")
+            .into())
+    }
+}
+
+impl DeleteArgs {
+    /// Says what would be lost.
+    fn check(&self) -> CliResult {
+        let Some(name) = self.names.iter().find(|name| is_internal(name)) else {
+            return Ok(());
+        };
+        if self.internal {
+            return Ok(());
+        }
+        let cause = format!(
+            "`{name}` is the cluster's own: with it go all consumer groups and all their committed \
+             offsets"
+        );
+        Err(CliError::usage(cause)
+            .help("--internal deletes it all the same")
+            .into())
+    }
+}
+
 impl AddPartitionsArgs {
     /// Asks back before anything is done.
     fn check(&self) -> CliResult {
+        if is_internal(&self.name) && !self.internal {
+            let (name, lost) = (
+                &self.name,
+                "the cluster would look for most groups in partitions \
+                                             that do not hold them, and their positions be lost",
+            );
+            let cause = format!("`{name}` is the cluster's own: {lost}");
+            return Err(CliError::usage(cause)
+                .help("--internal does it all the same")
+                .into());
+        }
         let (Some(number), name) = (self.unclear, &self.name) else {
             return Ok(());
         };
@@ -226,8 +281,11 @@ impl AddPartitionsArgs {
 }
 
 pub(super) async fn run(context: &Context, command: TopicCommand) -> CliResult {
-    if let TopicCommand::AddPartitions(args) = &command {
-        args.check()?;
+    match &command {
+        TopicCommand::AddPartitions(args) => args.check()?,
+        TopicCommand::Create(args) => args.check()?,
+        TopicCommand::Delete(args) => args.check()?,
+        _ => {}
     }
     let client = connect(context).await?;
     let admin = client.admin();
@@ -242,6 +300,7 @@ pub(super) async fn run(context: &Context, command: TopicCommand) -> CliResult {
 }
 
 async fn create(admin: &Admin, args: &CreateArgs) -> CliResult {
+    let mut failures = Failures::default();
     for name in &args.names {
         let mut creation = admin.create_topic(name);
         if let Some(partitions) = args.partitions {
@@ -262,9 +321,14 @@ async fn create(admin: &Admin, args: &CreateArgs) -> CliResult {
         if args.dry_run {
             creation = creation.validate_only();
         }
-        let created = creation
-            .await
-            .map_err(|error| client_error(&error, &format!("cannot create the topic `{name}`")))?;
+        let created = match creation.await {
+            Ok(created) => created,
+            Err(error) => {
+                let failed = client_error(&error, &format!("cannot create the topic `{name}`"));
+                failures.take(Err(failed), is_silence(&error))?;
+                continue;
+            }
+        };
         let what = match (created.created, args.dry_run) {
             (true, _) => "created",
             (false, true) => "could create",
@@ -291,7 +355,7 @@ async fn create(admin: &Admin, args: &CreateArgs) -> CliResult {
         eprintln!("{what} topic {name}{size}");
     }
     warn_of_idle(Scope::Topic, args.configs.iter());
-    Ok(())
+    failures.result()
 }
 
 /// What Corduroy keeps and describes, for tools that expect it, and does nothing about yet.
@@ -450,19 +514,18 @@ async fn add_partitions(admin: &Admin, args: &AddPartitionsArgs) -> CliResult {
 }
 
 async fn delete(admin: &Admin, args: &DeleteArgs) -> CliResult {
+    let mut failures = Failures::default();
     for name in &args.names {
         match admin.delete_topic(name).await {
-            Ok(()) => eprintln!("deleted topic {name}"),
-            Err(error)
-                if args.if_exists && error.kind() == corduroy_client::ErrorKind::UnknownTopic =>
-            {
-                eprintln!("there is no topic {name}");
+            Ok(()) => eprintln!("deleted topic {}", clean(name)),
+            Err(error) if args.if_exists && error.kind() == ErrorKind::UnknownTopic => {
+                eprintln!("there is no topic {}", clean(name));
             }
             Err(error) => {
-                let what = format!("cannot delete the topic `{name}`");
-                return Err(client_error(&error, &what).into());
+                let failed = client_error(&error, &format!("cannot delete the topic `{name}`"));
+                failures.take(Err(failed), is_silence(&error))?;
             }
         }
     }
-    Ok(())
+    failures.result()
 }

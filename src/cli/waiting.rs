@@ -21,6 +21,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::Context;
 
+use super::output::clean;
+
 /// A person has waited this long before a line is printed: most failovers are over by then.
 const NOTICE_AFTER: Duration = Duration::from_secs(3);
 /// Tries that are further apart than this have nothing to do with each other.
@@ -93,7 +95,7 @@ impl Waiting {
         if waited < NOTICE_AFTER || self.told.len() >= CAUSES_MAX || self.told.contains(&cause) {
             return None;
         }
-        let notice = format!("still trying: {cause} (Ctrl-C to stop)");
+        let notice = format!("still trying: {} (Ctrl-C to stop)", clean(&cause));
         self.told.push(cause);
         Some(notice)
     }

@@ -264,7 +264,11 @@ impl Reader<'_> {
     }
 
     fn seeds(&self) -> Result<Vec<SocketAddr>, ConfigError> {
-        let text = self.text("seeds").unwrap_or_default();
+        // As it was given: an empty list is not the same as none.
+        let Some(setting) = self.settings.node.get("seeds") else {
+            return Ok(Vec::new());
+        };
+        let text = setting.value.clone();
         let mut seeds = Vec::new();
         for item in list_items(&text) {
             let address = resolve(item).map_err(|reason| self.invalid("seeds", item, reason))?;
@@ -272,6 +276,11 @@ impl Reader<'_> {
                 return Err(self.invalid("seeds", &text, format!("{address} is named twice")));
             }
             seeds.push(address);
+        }
+        if seeds.is_empty() {
+            // A variable that a script left empty must not found a second cluster.
+            let reason = "names nobody; leave it out where the node is to be a cluster of its own";
+            return Err(self.invalid("seeds", &text, reason.into()));
         }
         Ok(seeds)
     }
@@ -440,6 +449,15 @@ mod tests {
                 "",
                 &["named twice"],
             ),
+            (&[("seeds", "")], &[], "", &["seeds", "names nobody"]),
+            (&[("seeds", " , ")], &[], "", &["names nobody"]),
+            (
+                &[],
+                &[("CORDUROY_SEEDS", "")],
+                "",
+                &["environment", "names nobody"],
+            ),
+            (&[], &[], "[node]\nseeds = []\n", &["names nobody"]),
             (&[], &[], "listen = \n", &["not valid TOML"]),
         ];
         for (flags, environment, file, wants) in cases {

@@ -157,10 +157,14 @@ impl Partition {
             let mut next = Some(first);
             while let Some(index) = next {
                 let result = partition.replica.purge_to(index).await;
-                if let Err(error) = &result {
+                next = partition.purges.borrow_mut().ended(index, result.is_ok());
+                let Err(error) = &result else { continue };
+                // Soon after a start the saved tables may not reach as far yet as the decision.
+                if partition.purges.borrow().failures < FAILURES_TOLD_FROM {
+                    debug!(parent: &partition.span(), %index, %error, "the log cannot be purged yet");
+                } else {
                     warn!(parent: &partition.span(), %index, %error, "the log could not be purged yet");
                 }
-                next = partition.purges.borrow_mut().ended(index, result.is_ok());
             }
         });
     }
@@ -173,7 +177,12 @@ impl Partition {
 pub(super) struct Purges {
     wanted: Option<LogIndex>,
     running: bool,
+    /// Purges that have failed since the last one that did not.
+    failures: u32,
 }
+
+/// So many purges in a row that fail are somebody's business.
+const FAILURES_TOLD_FROM: u32 = 3;
 
 impl Purges {
     /// Takes a decision in.
@@ -195,6 +204,7 @@ impl Purges {
     /// decision or the next look at retention.
     fn ended(&mut self, index: LogIndex, done: bool) -> Option<LogIndex> {
         self.running = false;
+        self.failures = if done { 0 } else { self.failures + 1 };
         if done {
             return self.begin();
         }
@@ -241,8 +251,10 @@ mod tests {
         assert_eq!(purges.begin(), Some(index(20)), "at the next look");
         purges.decided(index(30));
         assert_eq!(purges.ended(index(20), false), None);
+        assert_eq!(purges.failures, 2, "not yet somebody's business");
         assert_eq!(purges.begin(), Some(index(30)), "the later one covers it");
         assert_eq!(purges.ended(index(30), true), None);
+        assert_eq!(purges.failures, 0);
         assert_eq!(purges.begin(), None);
     }
 

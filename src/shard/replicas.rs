@@ -13,7 +13,7 @@ use corduroy_storage::StorageError;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::Notify;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::controller::MetadataImage;
 use crate::group::{CONSUMER_OFFSETS, Coordinator};
@@ -212,6 +212,11 @@ impl Shard {
             Ok(()) => {
                 self.unopened.borrow_mut().remove(&group);
                 true
+            }
+            // The node stops while it starts: nobody has to act.
+            Err(error) if self.draining.get() => {
+                debug!(topic = name.topic, partition = name.partition.get(), %error, "a replica is not opened any more");
+                false
             }
             Err(error) => {
                 self.unopened.borrow_mut().insert(group, error.to_string());

@@ -256,11 +256,13 @@ impl Shard {
             .filter(|p| p.replica().view().role == Role::Leader && p.replica().members().len() > 1)
             .map(|p| p.group())
             .collect();
-        join_all(
-            led.into_iter()
-                .map(|group| self.move_leadership(group, None)),
-        )
-        .await;
+        let moved = join_all(led.into_iter().map(|group| self.try_move(group, None))).await;
+        // Where the whole cluster stops, none finds a taker: that is one piece of news.
+        let mut stayed = moved.iter().filter_map(|moved| moved.as_ref().err());
+        if let Some(first) = stayed.next() {
+            let partitions = 1 + stayed.count();
+            warn!(partitions, error = %first, "leaderships stay here; the others elect");
+        }
         for coordinator in self.live_coordinators() {
             coordinator.stop();
         }
@@ -269,19 +271,20 @@ impl Shard {
     /// Moves one leadership to `to`, or to whoever is furthest; says so where it stays. Returns
     /// whether it moved.
     pub(super) async fn move_leadership(&self, group: GroupId, to: Option<NodeId>) -> bool {
-        let moved = tokio::time::timeout(TRANSFER_TIMEOUT, self.transfer(group, to)).await;
-        let Some(partition) = self.partition(group) else {
-            return false;
-        };
-        match &moved {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!(
-                parent: &partition.span(), code = error.code.name(), error = %error.message,
-                "leadership stays here"
-            ),
-            Err(_) => warn!(parent: &partition.span(), "leadership did not move in time"),
+        let moved = self.try_move(group, to).await;
+        if let (Err(error), Some(partition)) = (&moved, self.partition(group)) {
+            warn!(parent: &partition.span(), %error, "leadership stays here");
         }
-        matches!(moved, Ok(Ok(())))
+        moved.is_ok()
+    }
+
+    /// Moves one leadership; an error says why it stays.
+    async fn try_move(&self, group: GroupId, to: Option<NodeId>) -> Result<(), String> {
+        match tokio::time::timeout(TRANSFER_TIMEOUT, self.transfer(group, to)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("{}: {}", error.code.name(), error.message)),
+            Err(_) => Err("it did not move in time".to_owned()),
+        }
     }
 
     fn not_here(&self, group: GroupId) -> PartitionError {

@@ -19,6 +19,8 @@ pub(super) struct Position {
 #[derive(Debug)]
 struct Account {
     incarnation: u64,
+    /// Where reading began, once something was handed out.
+    began: Option<i64>,
     delivered: Option<Position>,
     processed: Option<Position>,
     committed: i64,
@@ -33,6 +35,18 @@ pub(super) enum Standing {
     Stale,
 }
 
+/// Offsets of one partition that a member was given and that are not known to be committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Uncommitted {
+    /// The partition.
+    pub at: TopicPartition,
+    /// The first of them: where the group goes on if this member ends now.
+    pub from: i64,
+    /// Behind the last of them.
+    pub to: i64,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     accounts: BTreeMap<TopicPartition, Account>,
@@ -45,6 +59,7 @@ impl Ledger {
         self.incarnations += 1;
         let account = Account {
             incarnation: self.incarnations,
+            began: None,
             delivered: None,
             processed: None,
             committed: -1,
@@ -74,11 +89,29 @@ impl Ledger {
             .filter(|account| account.incarnation == incarnation)
     }
 
-    /// A batch that ends at `position` was handed out.
-    pub(super) fn delivered(&mut self, at: &TopicPartition, incarnation: u64, position: Position) {
+    /// A batch that begins at `from` and ends at `position` was handed out.
+    pub(super) fn delivered(
+        &mut self,
+        at: &TopicPartition,
+        incarnation: u64,
+        from: i64,
+        position: Position,
+    ) {
         if let Some(account) = self.current(at, incarnation) {
+            account.began.get_or_insert(from);
             account.delivered = Some(position);
         }
+    }
+
+    /// What was handed out and is not known to be committed.
+    pub(super) fn uncommitted(&self) -> Vec<Uncommitted> {
+        let range = |(at, account): (&TopicPartition, &Account)| {
+            let (from, to) = (account.began?, account.delivered?.offset);
+            let from = from.max(account.committed);
+            let at = at.clone();
+            (from < to).then_some(Uncommitted { at, from, to })
+        };
+        self.accounts.iter().filter_map(range).collect()
     }
 
     /// All that was handed out has been processed: the user asks for more.
@@ -144,7 +177,7 @@ mod tests {
         let (mut ledger, t0) = (Ledger::default(), TopicPartition::new("t", 0));
         let first = ledger.open(t0.clone());
         assert!(ledger.owed().is_empty());
-        ledger.delivered(&t0, first, at(10));
+        ledger.delivered(&t0, first, 4, at(10));
         assert!(ledger.owed().is_empty(), "handed out is not processed");
         ledger.processed_all();
         assert_eq!(ledger.owed(), [(t0.clone(), (first, at(10)))].into());
@@ -167,9 +200,30 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(ledger.standing(&t0, first), Standing::Stale);
         assert_eq!(ledger.standing(&t0, second), Standing::Current);
-        ledger.delivered(&t0, first, at(7));
+        ledger.delivered(&t0, first, 0, at(7));
         ledger.processed(&t0, first, at(7));
         ledger.processed_all();
         assert!(ledger.owed().is_empty(), "an old batch moves nothing");
+        assert!(ledger.uncommitted().is_empty());
+    }
+
+    #[test]
+    fn what_a_member_that_ends_now_has_read_again() {
+        let (mut ledger, t0) = (Ledger::default(), TopicPartition::new("t", 0));
+        let first = ledger.open(t0.clone());
+        let range = |from, to| Uncommitted {
+            at: t0.clone(),
+            from,
+            to,
+        };
+        assert!(ledger.uncommitted().is_empty(), "nothing was handed out");
+        ledger.delivered(&t0, first, 4, at(10));
+        assert_eq!(ledger.uncommitted(), [range(4, 10)]);
+        ledger.delivered(&t0, first, 10, at(20));
+        assert_eq!(ledger.uncommitted(), [range(4, 20)]);
+        ledger.committed(&t0, first, 10);
+        assert_eq!(ledger.uncommitted(), [range(10, 20)]);
+        ledger.committed(&t0, first, 20);
+        assert!(ledger.uncommitted().is_empty());
     }
 }

@@ -44,10 +44,11 @@ pub use batch::Batch;
 pub use builder::{Commits, GroupBuilder};
 pub(crate) use calls::by_topic;
 pub(crate) use embedded::decode_assignment;
+pub use ledger::Uncommitted;
 pub use offsets::{CommittedOffset, CommittedOffsets};
 
 use crate::error::{Error, ErrorKind};
-use crate::reader::{Budget, ReadBatch};
+use crate::reader::{Budget, ReadBatch, ReadRecord};
 use crate::topic_partition::TopicPartition;
 use batch::{Committer, Committing};
 use driver::{Command, Notice, Shared};
@@ -181,6 +182,12 @@ impl Group {
             result = result.and(commit.done().await);
         }
         result
+    }
+
+    /// What was handed out and is not known to be committed: a member that ends now has it read
+    /// again. A commit on its way may still arrive.
+    pub fn uncommitted(&self) -> Vec<Uncommitted> {
+        self.shared.ledger.lock().uncommitted()
     }
 
     /// Ends the membership: what was handed out counts as processed and is committed (unless all
@@ -326,10 +333,12 @@ impl Group {
     fn hand_out(&mut self, batch: Batch) -> GroupEvent {
         let (at, position) = (batch.topic_partition(), batch.position());
         let incarnation = batch.read.incarnation;
+        let first = batch.records().first();
+        let from = first.map_or(position.offset, ReadRecord::offset);
         self.shared
             .ledger
             .lock()
-            .delivered(&at, incarnation, position);
+            .delivered(&at, incarnation, from, position);
         GroupEvent::Batch(batch)
     }
 

@@ -171,6 +171,9 @@ impl Metadata {
                 },
                 None => None,
             };
+            if let Some(error) = &error {
+                tracing::debug!(%error, "the topic is asked for again");
+            }
             if failures > 0 {
                 let wait = self.net.retry_backoff().wait(failures, &self.net.env);
                 let again = self.net.env.now() + wait;

@@ -20,6 +20,8 @@ use corduroy_protocol::{ApiKey, Request, Response};
 
 pub(crate) use corduroy_protocol::StrBytes;
 
+use crate::error::{Error, Outcome};
+
 /// A request that knows its API.
 pub(crate) trait Api: Sized {
     /// Kafka's number of it.
@@ -33,6 +35,33 @@ pub(crate) trait Api: Sized {
 
     fn into_request(self) -> Request;
     fn from_response(response: Response) -> Option<Self::Response>;
+
+    /// An error of the call, whose request may have arrived. One that only reads has no effect.
+    fn lost(error: Error) -> Error {
+        let outcome = match only_reads(Self::KEY) {
+            true => Outcome::NotWritten,
+            false => Outcome::Unknown,
+        };
+        error.with_api(Self::NAME).with_outcome(outcome)
+    }
+}
+
+/// Whether requests of an API leave everything as it is.
+fn only_reads(key: ApiKey) -> bool {
+    matches!(
+        key,
+        ApiKey::Fetch
+            | ApiKey::ListOffsets
+            | ApiKey::Metadata
+            | ApiKey::DescribeConfigs
+            | ApiKey::DescribeCluster
+            | ApiKey::FindCoordinator
+            | ApiKey::OffsetFetch
+            | ApiKey::OffsetForLeaderEpoch
+            | ApiKey::ListGroups
+            | ApiKey::DescribeGroups
+            | ApiKey::ConsumerGroupDescribe
+    )
 }
 
 macro_rules! apis {

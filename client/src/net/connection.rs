@@ -216,15 +216,16 @@ impl Connection {
         let answer = answering
             .wait(limit)
             .await
-            .map_err(|failure| Error::from(failure).with_api(A::NAME))?;
+            .map_err(|failure| match failure.sent {
+                true => A::lost(failure.error),
+                false => Error::from(failure).with_api(A::NAME),
+            })?;
         self.typed::<A>(version, answer)
     }
 
     /// Reads an answer to the request `A`.
     pub(crate) fn typed<A: Api>(&self, version: i16, answer: Bytes) -> Result<A::Response, Error> {
-        let response = self
-            .decode(A::KEY, version, answer)
-            .map_err(|error| error.with_api(A::NAME).with_outcome(Outcome::Unknown))?;
+        let response = self.decode(A::KEY, version, answer).map_err(A::lost)?;
         A::from_response(response).ok_or_else(|| self.malformed("another API's answer"))
     }
 

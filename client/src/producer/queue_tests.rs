@@ -122,6 +122,7 @@ impl Story {
         self.answer(Answer::Refused {
             code,
             message: None,
+            records: Vec::new(),
         })
     }
 

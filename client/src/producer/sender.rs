@@ -506,7 +506,13 @@ impl Sender {
                 .as_deref()
                 .map(str::to_owned)
                 .or(first_record);
-            answers.push((shipped, Answer::Refused { code, message }));
+            let records = part.record_errors.iter();
+            let answer = Answer::Refused {
+                code,
+                message,
+                records: records.map(|record| record.batch_index).collect(),
+            };
+            answers.push((shipped, answer));
         }
         answers
     }

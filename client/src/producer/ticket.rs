@@ -219,7 +219,7 @@ impl Future for Ticket {
             cx.waker()
         ));
         Poll::Ready(match resolution {
-            Resolution::Failed(error) => Err(error),
+            Resolution::Failed(error) => Err(error.of_record(delta)),
             Resolution::Written {
                 base_offset,
                 log_append_time,

@@ -16,6 +16,8 @@ pub(crate) enum Answer {
     Refused {
         code: ErrorCode,
         message: Option<String>,
+        /// Which records it found fault with, by their place in the batch.
+        records: Vec<i32>,
     },
     /// No byte of it left this machine.
     Unsent(Error),
@@ -28,7 +30,7 @@ impl Answer {
     pub(crate) fn error(&self) -> Option<Error> {
         match self {
             Answer::Written { .. } => None,
-            Answer::Refused { code, message } => Some(Error::broker(*code, message.as_deref())),
+            Answer::Refused { code, message, .. } => Some(Error::broker(*code, message.as_deref())),
             Answer::Unsent(error) | Answer::Lost(error) => Some(error.clone()),
         }
     }
@@ -109,7 +111,22 @@ pub(crate) fn judge(facts: Facts, answer: Answer) -> Verdict {
             pause: Pause::Leader,
         },
         Answer::Lost(error) => fail(error, true),
-        Answer::Refused { code, message } => refused(facts, code, message.as_deref()),
+        Answer::Refused {
+            code,
+            message,
+            records,
+        } => match refused(facts, code, message.as_deref()) {
+            Verdict::Fail {
+                error,
+                outcome,
+                reorder,
+            } => Verdict::Fail {
+                error: error.with_fault_at(records),
+                outcome,
+                reorder,
+            },
+            verdict => verdict,
+        },
     }
 }
 
@@ -233,6 +250,7 @@ mod tests {
             Answer::Refused {
                 code,
                 message: None,
+                records: Vec::new(),
             },
         );
         let found = match verdict {

@@ -20,7 +20,7 @@ use super::From;
 use super::batch::{ReadBatch, Told};
 use super::budget::Budget;
 use super::cursor::{Aborted, Cursor, Fetched, View};
-use super::places::Places;
+use super::places::{Places, out_of_range};
 use crate::client::ClientShared;
 use crate::config::{OutOfRange, ReaderSettings};
 use crate::error::{Error, ErrorKind};
@@ -289,6 +289,15 @@ impl Fetcher {
         let starts = places
             .starts(plan.from, &partitions, ends.as_ref(), deadline)
             .await?;
+        if let (Some(ends), OutOfRange::Fail) = (&ends, self.settings.out_of_range)
+            && let Some((&partition, &start)) = starts
+                .iter()
+                .find(|(partition, start)| ends.get(partition).is_some_and(|end| *start > end))
+        {
+            // Nothing would be asked of the leader, so it could not refuse.
+            let error = places.out_of_range(partition, start).await;
+            return Err(error.with_partition(&topic.name, partition));
+        }
         self.topics.insert(topic.name.clone(), topic.id);
         for (&partition, &start) in &starts {
             let end = ends
@@ -585,13 +594,17 @@ impl Fetcher {
                 Ok(())
             }
             ErrorCode::OffsetOutOfRange => {
-                let message = format!(
-                    "offset {} does not exist; the log starts at {}, its high watermark is {}",
-                    track.cursor.next_offset(),
-                    part.log_start_offset,
-                    part.high_watermark
-                );
-                let error = Error::new(ErrorKind::OffsetOutOfRange, message);
+                let offset = track.cursor.next_offset();
+                // A refusal names no bounds: they are asked for where somebody is going to read
+                // about them.
+                let error = match self.settings.out_of_range {
+                    OutOfRange::Fail => {
+                        self.places(&at.topic)
+                            .out_of_range(at.partition, offset)
+                            .await
+                    }
+                    _ => out_of_range(offset, None),
+                };
                 self.lost_place(at, error, now).await
             }
             code if code.is_retriable() => {

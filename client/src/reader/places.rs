@@ -2,14 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::From;
 use crate::client::ClientShared;
 use crate::config::Isolation;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::offsets::{ListedOffset, OffsetSpec, Question, list};
+
+/// How long the bounds of a partition are asked for, for a message.
+const BOUNDS_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// The refusal of an offset. `bounds`: the log's start and its high watermark, if they are known.
+pub(crate) fn out_of_range(offset: i64, bounds: Option<(i64, i64)>) -> Error {
+    let mut message = format!("offset {offset} does not exist");
+    if let Some((start, high_watermark)) = bounds {
+        message.push_str(&format!(
+            "; the log starts at {start}, its high watermark is {high_watermark}"
+        ));
+    }
+    Error::new(ErrorKind::OffsetOutOfRange, message)
+}
 
 /// Finds offsets of one topic.
 pub(crate) struct Places {
@@ -89,6 +104,25 @@ impl Places {
             .into_iter()
             .map(|(partition, listed)| (partition, listed.offset.unwrap_or(0)))
             .collect())
+    }
+
+    /// The refusal of an offset that a partition does not hold, with what it holds instead, if its
+    /// leader says so soon.
+    pub(crate) async fn out_of_range(&self, partition: i32, offset: i64) -> Error {
+        let deadline = self.client.net.env.now() + BOUNDS_WAIT_MAX;
+        let places = Places {
+            client: self.client.clone(),
+            topic: self.topic.clone(),
+            // The high watermark, whatever the reader may see.
+            isolation: Isolation::ReadUncommitted,
+        };
+        let ask = async |spec| {
+            let found = places.offsets(&[partition], spec, deadline).await;
+            found.ok()?.get(&partition).copied()
+        };
+        let start = ask(OffsetSpec::Earliest).await;
+        let high_watermark = ask(OffsetSpec::Latest).await;
+        out_of_range(offset, start.zip(high_watermark))
     }
 
     async fn list(
