@@ -164,7 +164,8 @@ fn the_cluster_tells_about_itself_in_the_same_words_every_time() {
             "cluster_id": cluster_id,
             "controller": controller,
             "health": {
-                "healthy": true, "reasons": [], "nodes": 3, "topics": 1, "partitions": 3,
+                "healthy": true, "reasons": [], "nodes": 3, "nodes_unreachable": 0,
+                "topics": 1, "partitions": 3,
                 "leaderless": [], "under_replicated": [],
             },
             "nodes": nodes,

@@ -30,6 +30,7 @@ where
         target_node: theirs.node,
         incarnation: 0,
         target_shard: 0,
+        refusal: None,
     };
     answer_hello(&mut stream, &ours, &theirs)
         .await

@@ -9,6 +9,8 @@ use corduroy_record::NodeId;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::incarnations::Incarnations;
+
 /// Timing and limits. The defaults are for a data centre; tests shorten them.
 ///
 /// openraft's own timers are the slow fallback: what makes a failover fast is the failure
@@ -134,6 +136,8 @@ pub struct Identity {
     pub shards: u16,
     /// The cluster, once known.
     pub cluster: ClusterTag,
+    /// Who speaks for the other nodes; one table for all shards.
+    pub incarnations: Incarnations,
 }
 
 /// Where each node's RPC listener is. One image, replaced on change; readers never wait.

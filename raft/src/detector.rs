@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
 use crate::config::{AddressBook, Identity, RaftConfig};
-use crate::wire::{FrameEncoder, FrameReader, Hello, Message, Purpose, offer_hello};
+use crate::incarnations::{Contact, Speaker};
+use crate::wire::{FrameEncoder, FrameReader, Hello, HelloError, Message, Purpose, offer_hello};
 
 /// A peer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,9 +245,12 @@ impl Inner {
                 left
             };
             match tokio::time::timeout(patience, self.connect(node)).await {
-                Ok(Ok((stream, incarnation))) => {
-                    self.heard(node, peer, incarnation);
-                    self.ping(node, peer, stream, incarnation).await;
+                Ok(Ok(dialled)) => {
+                    self.heard(node, peer, dialled.incarnation);
+                    if let Ended::Moved = self.ping(node, peer, dialled).await {
+                        // It has not fallen silent: the address that counts by now tells more.
+                        continue;
+                    }
                     // Broken, or silent: the next dial tells. A refused one means down at once.
                     if peer.state.get() == Some(PeerState::Up) {
                         self.judge(node, peer, PeerState::Suspect);
@@ -267,7 +272,7 @@ impl Inner {
         }
     }
 
-    async fn connect(&self, node: NodeId) -> Result<(Stream, u64), Dial> {
+    async fn connect(&self, node: NodeId) -> Result<Dialled, Dial> {
         let addr = self.book.get(node).ok_or(Dial::Failed)?;
         let mut stream = self
             .env
@@ -284,18 +289,42 @@ impl Inner {
             target_node: node,
             incarnation: self.identity.incarnation,
             target_shard: 0,
+            refusal: None,
         };
-        match offer_hello(&mut stream, &hello).await {
-            Ok(theirs) => Ok((stream, theirs.incarnation)),
-            Err(error) => {
-                tracing::debug!(%node, %error, "a node cannot be watched");
-                Err(Dial::Failed)
+        let failed = |error: HelloError| {
+            tracing::debug!(%node, %error, "a node cannot be watched");
+            if let HelloError::Twin { by, refusal, .. } = error {
+                self.identity.incarnations.refused_by(by, refusal);
             }
+            Dial::Failed
+        };
+        let theirs = offer_hello(&mut stream, &hello).await.map_err(failed)?;
+        let speaker = Speaker {
+            node,
+            incarnation: theirs.incarnation,
+        };
+        let table = &self.identity.incarnations;
+        match table.admit(&self.env, speaker, &self.config).await {
+            Ok(contact) => Ok(Dialled {
+                addr,
+                stream,
+                incarnation: theirs.incarnation,
+                contact,
+            }),
+            // Somebody answers there, and it is not the process that lives.
+            Err(_) => Err(Dial::Failed),
         }
     }
 
-    /// Pings until the connection breaks or falls silent.
-    async fn ping(&self, node: NodeId, peer: &Peer, stream: Stream, incarnation: u64) {
+    /// Pings until the connection breaks or falls silent, or the node is found elsewhere.
+    async fn ping(&self, node: NodeId, peer: &Peer, dialled: Dialled) -> Ended {
+        let Dialled {
+            addr,
+            stream,
+            incarnation,
+            contact,
+        } = dialled;
+        let mut book = self.book.subscribe();
         let (read, mut write) = stream.into_split();
         let mut reader = FrameReader::new(read);
         let mut encoder = FrameEncoder::default();
@@ -306,9 +335,18 @@ impl Inner {
                 biased;
                 frame = reader.next() => {
                     match frame.and_then(|frame| frame.message()) {
-                        Ok(Message::Pong { .. }) => self.heard(node, peer, incarnation),
+                        Ok(_) if contact.is_superseded() => return Ended::Broken,
+                        Ok(Message::Pong { .. }) => {
+                            contact.heard(self.env.now());
+                            self.heard(node, peer, incarnation);
+                        }
                         Ok(_) => {}
-                        Err(_) => return,
+                        Err(_) => return Ended::Broken,
+                    }
+                }
+                changed = book.changed() => {
+                    if changed.is_err() || self.book.get(node).is_some_and(|now| now != addr) {
+                        return Ended::Moved;
                     }
                 }
                 () = tokio::time::sleep_until(next) => {
@@ -319,18 +357,36 @@ impl Inner {
                         peer.asked_late(now, self.config.down_after);
                     } else if self.silence(peer) >= self.config.down_after {
                         self.judge(node, peer, PeerState::Down);
-                        return;
+                        return Ended::Broken;
                     }
                     next = now + self.config.ping_interval;
                     count += 1;
-                    let Ok(ping) = encoder.encode(&Message::Ping { count }, 0) else { return };
+                    let Ok(ping) = encoder.encode(&Message::Ping { count }, 0) else {
+                        return Ended::Broken;
+                    };
                     if write.write_all(&ping).await.is_err() {
-                        return;
+                        return Ended::Broken;
                     }
                 }
             }
         }
     }
+}
+
+/// A connection to a node's living process.
+struct Dialled {
+    addr: SocketAddr,
+    stream: Stream,
+    incarnation: u64,
+    contact: Contact,
+}
+
+/// Why pinging ended.
+enum Ended {
+    /// The connection broke, or the node fell silent.
+    Broken,
+    /// The node has another address.
+    Moved,
 }
 
 /// Why a dial failed.

@@ -20,6 +20,7 @@
 //! | `supervisor`, `counts`, `partition_span` | restart after a panic; what is counted; what log lines carry |
 //! | `runtime`, `types` | what openraft runs on and is made of |
 
+mod admission;
 mod anonymous;
 mod assembly;
 mod awake;
@@ -32,6 +33,7 @@ mod error;
 mod failover;
 mod first_entry;
 mod hibernation;
+mod incarnations;
 mod log_store;
 mod machine;
 mod members;
@@ -51,6 +53,7 @@ mod transport;
 mod types;
 mod wire;
 
+pub use admission::{Admission, AdmissionAsk, ask_admission};
 pub use anonymous::serve_anonymous;
 pub use barrier::NotLeader;
 pub use config::{AddressBook, ClusterTag, Identity, RaftConfig};
@@ -58,6 +61,7 @@ pub use counts::COMMIT_BUCKET_MICROS;
 pub use detector::{FailureDetector, PeerState};
 pub use error::{CallError, RaftError, Unfit};
 pub use first_entry::write_first_entry;
+pub use incarnations::{Incarnations, TwinRefusal};
 pub use partition_span::partition_span;
 pub use proposal::{Proposal, ProposalObserver, ProposalOutcome, ProposalPayload, RefuseReason};
 pub use replica::Replica;

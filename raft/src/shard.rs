@@ -463,6 +463,7 @@ pub async fn call_address(
             target_node: anyone,
             incarnation: 0,
             target_shard: 0,
+            refusal: None,
         };
         offer_hello(&mut stream, &hello)
             .await

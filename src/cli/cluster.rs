@@ -104,7 +104,7 @@ pub(super) async fn run(context: &Context, command: ClusterCommand) -> CliResult
             let client = connect(context).await?;
             let snapshot = Snapshot::take(&client).await?;
             let nodes = snapshot.nodes(context, &client).await?;
-            let mut health = snapshot.health(None);
+            let mut health = snapshot.health(None, &nodes);
             health
                 .reasons
                 .extend(replica_reasons(context, &nodes).await);
@@ -212,7 +212,7 @@ impl Snapshot {
         Ok(Snapshot { cluster, topics })
     }
 
-    fn health(&self, nodes_min: Option<usize>) -> HealthView {
+    fn health(&self, nodes_min: Option<usize>, rows: &[NodeRow]) -> HealthView {
         let partitions: Vec<PartitionHealth> = self
             .topics
             .iter()
@@ -227,7 +227,8 @@ impl Snapshot {
             .collect();
         let nodes = self.cluster.brokers.len();
         let has_controller = self.cluster.controller.is_some();
-        let health = HealthView::judge(nodes, self.topics.len(), has_controller, &partitions);
+        let health = HealthView::judge(nodes, self.topics.len(), has_controller, &partitions)
+            .with_nodes(rows);
         match nodes_min {
             Some(nodes_min) => health.with_nodes_min(nodes_min),
             None => health,
@@ -338,7 +339,9 @@ async fn health(context: &Context, args: &HealthArgs) -> CliResult<ExitCode> {
     loop {
         let look = async {
             let client = connect(context).await?;
-            Ok::<_, Stop>(Snapshot::take(&client).await?.health(args.nodes))
+            let snapshot = Snapshot::take(&client).await?;
+            let nodes = snapshot.nodes(context, &client).await?;
+            Ok::<_, Stop>(snapshot.health(args.nodes, &nodes))
         };
         let is_last = context.env.now() >= deadline;
         let left = deadline.saturating_duration_since(context.env.now());

@@ -69,13 +69,16 @@ fn elapsed_text(seconds: u64) -> String {
     }
 }
 
-/// The answer of `cluster health`: derived from metadata alone, so that it works on any cluster.
+/// The answer of `cluster health`: derived from metadata and from who answers, so that it works on
+/// any cluster and never contradicts `cluster nodes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HealthView {
     /// There is a controller and every partition has a leader.
     pub healthy: bool,
     pub reasons: Vec<String>,
     pub nodes: usize,
+    /// Of those that `cluster nodes` shows.
+    pub nodes_unreachable: usize,
     pub topics: usize,
     pub partitions: usize,
     pub leaderless: Vec<String>,
@@ -128,11 +131,25 @@ impl HealthView {
             healthy: has_controller && leaderless.is_empty(),
             reasons,
             nodes,
+            nodes_unreachable: 0,
             topics,
             partitions: partitions.len(),
             leaderless,
             under_replicated,
         }
+    }
+
+    /// Names the nodes that do not answer, as `/health/cluster` does: one that is missing degrades
+    /// a cluster, and only what it leads makes it unhealthy.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: &[NodeRow]) -> HealthView {
+        for node in nodes.iter().filter(|node| !node.reachable) {
+            self.nodes_unreachable += 1;
+            let NodeRow { node, address, .. } = node;
+            self.reasons
+                .push(format!("node {node} ({address}) is unreachable"));
+        }
+        self
     }
 
     /// Asks for a number of members too: a cluster that has not gathered yet is not healthy.
@@ -265,51 +282,55 @@ mod tests {
 
     #[test]
     fn the_status_for_people() {
+        let nodes = vec![
+            NodeRow {
+                node: 1,
+                address: "127.0.0.1:9092".to_owned(),
+                rack: None,
+                controller: true,
+                admin: Some("127.0.0.1:9644".to_owned()),
+                reachable: true,
+                down_seconds: None,
+                leaders: 1,
+                replicas: 1,
+            },
+            NodeRow {
+                node: 2,
+                address: "127.0.0.1:9093".to_owned(),
+                rack: Some("r1".to_owned()),
+                controller: false,
+                admin: None,
+                reachable: false,
+                down_seconds: None,
+                leaders: 0,
+                replicas: 1,
+            },
+            NodeRow {
+                node: 3,
+                address: "127.0.0.1:9094".to_owned(),
+                rack: None,
+                controller: false,
+                admin: None,
+                reachable: false,
+                down_seconds: Some(75),
+                leaders: 0,
+                replicas: 1,
+            },
+        ];
+        let health = HealthView::judge(2, 1, true, &[partition("t/0", true, 2)]);
         let status = StatusView {
             cluster_id: Some("c".to_owned()),
             controller: Some(1),
-            health: HealthView::judge(2, 1, true, &[partition("t/0", true, 2)]),
-            nodes: vec![
-                NodeRow {
-                    node: 1,
-                    address: "127.0.0.1:9092".to_owned(),
-                    rack: None,
-                    controller: true,
-                    admin: Some("127.0.0.1:9644".to_owned()),
-                    reachable: true,
-                    down_seconds: None,
-                    leaders: 1,
-                    replicas: 1,
-                },
-                NodeRow {
-                    node: 2,
-                    address: "127.0.0.1:9093".to_owned(),
-                    rack: Some("r1".to_owned()),
-                    controller: false,
-                    admin: None,
-                    reachable: false,
-                    down_seconds: None,
-                    leaders: 0,
-                    replicas: 1,
-                },
-                NodeRow {
-                    node: 3,
-                    address: "127.0.0.1:9094".to_owned(),
-                    rack: None,
-                    controller: false,
-                    admin: None,
-                    reachable: false,
-                    down_seconds: Some(75),
-                    leaders: 0,
-                    replicas: 1,
-                },
-            ],
+            health: health.with_nodes(&nodes),
+            nodes,
         };
         let expected = "\
 cluster     c
 controller  node 1
 healthy, degraded: 2 nodes, 1 topic, 1 partition
   replicas out of sync: t/0
+  node 2 (127.0.0.1:9093) is unreachable
+  node 3 (127.0.0.1:9094) is unreachable
 
 NODE  ADDRESS         RACK  STATE        LEADERS  REPLICAS  ADMIN
    1  127.0.0.1:9092  -     controller         1         1  127.0.0.1:9644

@@ -56,7 +56,7 @@ impl Running {
         self.admin
     }
 
-    /// Waits until the cluster has parted with the node; returns why. For ever if it never does.
+    /// Waits until the node has to end by itself; returns its last words. For ever if it never has.
     pub(crate) async fn parted(&mut self) -> String {
         let Some(parted) = self.parted.as_mut() else {
             return std::future::pending().await;

@@ -14,7 +14,6 @@ use super::output::print;
 use super::running::Running;
 use crate::config::NodeConfig;
 use crate::config::source::split_pair;
-use crate::node::parted_text;
 
 /// A signal so soon after the first one is the same one: many a tool signals the process and its
 /// group.
@@ -185,11 +184,11 @@ async fn live(env: &Env, config: NodeConfig) -> CliResult<ExitCode> {
 
     let name = tokio::select! {
         name = stop() => name,
-        reason = handle.parted() => {
+        words = handle.parted() => {
             let stopping = beside(env, "stop", move || handle.stop())?;
             // Whoever else waits is told when it has ended; a second word is not needed.
             let _ = tokio::time::timeout(STOP_WAIT_MAX, stopping).await;
-            return Err(CliError::failed(parted_text(&reason)).into());
+            return Err(CliError::failed(words).into());
         }
     };
     tracing::info!(

@@ -23,11 +23,12 @@ use super::error::{ControllerError, RequestError};
 use super::formation::{self, Addresses};
 use super::handle::ControllerInbox;
 use super::identity::{Identity, IdentityFile};
-use super::image::MetadataImage;
+use super::image::{MetadataImage, NodeInfo};
+use super::judge::refuse_twin;
 use super::log::{open_log, open_replica, reopen_replica};
 use super::machine::{ControllerHooks, ControllerMachine};
 use super::members::{VOTERS_MAX, next_members};
-use super::requests::{NodeClaim, Reply, Request};
+use super::requests::{NodeClaim, Refusal, Reply, Request};
 use super::service::{Attempt, Service};
 use crate::config::NodeConfig;
 
@@ -46,6 +47,8 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(10);
 /// A node that has heard no leader of the controller for so long asks the others whether it is still
 /// a member, as often.
 const MEMBERSHIP_DOUBT: Duration = Duration::from_secs(10);
+/// Least time between two registrations of a node that finds itself registered elsewhere.
+const RENEW_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the log is asked whether it has met damage.
 const DAMAGE_LOOK: Duration = Duration::from_secs(2);
 /// How long a seed may take to say where it is.
@@ -251,6 +254,9 @@ impl Controller {
         let answer = match decode_call(&request) {
             Ok(Call::Probe { .. }) => Answer::Presence(self.presence()),
             Ok(Call::Join { request, claim }) => {
+                if let Some(refusal) = self.refuse_twin(&claim) {
+                    return encode_answer(&Answer::Reply(Reply::Refused(refusal)));
+                }
                 let deadline = self.0.service.env.now() + CALL_MAX;
                 let join = Request::RegisterNode(claim);
                 match self.0.service.carry(request, join, deadline).await {
@@ -260,13 +266,33 @@ impl Controller {
             }
             // Whoever has no id has no business beyond joining.
             Ok(Call::Execute { .. }) if from.get() < 0 => Answer::TryAgain,
-            Ok(Call::Execute { request, body }) => self.execute(request, body).await,
+            Ok(Call::Execute { request, body }) => match self.refuse_carried(from, &body) {
+                Some(refusal) => Answer::Reply(Reply::Refused(refusal)),
+                None => self.execute(request, body).await,
+            },
             Err(error) => {
                 warn!(%from, %error, "a call to the controller cannot be read");
                 Answer::TryAgain
             }
         };
         encode_answer(&answer)
+    }
+
+    /// A registration that another node carries here is a stranger's.
+    fn refuse_carried(&self, from: NodeId, request: &Request) -> Option<Refusal> {
+        let Request::RegisterNode(claim) = request else {
+            return None;
+        };
+        if claim.node == Some(from.get()) {
+            return None;
+        }
+        self.refuse_twin(claim)
+    }
+
+    fn refuse_twin(&self, claim: &NodeClaim) -> Option<Refusal> {
+        let service = &self.0.service;
+        let machine = service.machine.borrow();
+        refuse_twin(machine.state(), claim, &service.down.borrow())
     }
 
     async fn execute(&self, id: [u8; 16], request: Request) -> Answer {
@@ -398,6 +424,7 @@ impl Controller {
             members.map(|node| NodeId::new(node.id)).collect()
         };
         let mut asked_at = service.env.now();
+        let mut renewed_at = None;
         loop {
             let mut changed = std::pin::pin!(service.changed.notified());
             changed.as_mut().enable();
@@ -408,6 +435,24 @@ impl Controller {
             {
                 self.part(format!("node {} was decommissioned", service.node));
                 return;
+            }
+            let now = service.env.now();
+            if admitted.is_some_and(|admitted| image.version >= admitted)
+                && let Some(registered) = image.nodes.get(&service.node)
+                && !self.is_registered_as(registered)
+                && renewed_at.is_none_or(|at| now.duration_since(at) >= RENEW_INTERVAL)
+            {
+                // Somebody else was taken for this node. Whoever speaks for it by now is asked by
+                // the transport, not here: a process without the place does not get through.
+                error!(
+                    found = %registered.rpc,
+                    own = %self.0.claim.rpc,
+                    "the cluster knows this node by other addresses than its own: was a copy of its \
+                     data directory started? It registers again"
+                );
+                renewed_at = Some(now);
+                self.0.admitted.set(None);
+                service.env.spawn_local(self.clone().announce());
             }
             let silence = service.replica().leader_silent_for();
             if admitted.is_some()
@@ -441,6 +486,13 @@ impl Controller {
             }
             let _ = timeout(LOOK_INTERVAL, changed).await;
         }
+    }
+
+    fn is_registered_as(&self, node: &NodeInfo) -> bool {
+        let claim = &self.0.claim;
+        node.kafka.host == claim.kafka_host
+            && node.kafka.port == claim.kafka_port
+            && node.rpc == claim.rpc
     }
 
     /// Opens the replica again when it has met damage in its log: without vote, and without what

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use corduroy_env::{Env, Listener};
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::{
-    AddressBook, ClusterTag, Identity as RaftIdentity, RaftConfig, RaftShard, ShardHooks,
-    read_hello, serve_anonymous,
+    AddressBook, ClusterTag, Identity as RaftIdentity, Incarnations, RaftConfig, RaftShard,
+    ShardHooks, read_hello, serve_anonymous,
 };
 use corduroy_record::{NodeId, ReplicaId};
 use corduroy_storage::{Disk, IoMode, RealDisk, SimDisk, Store, StoreConfig, recover};
@@ -25,6 +25,7 @@ use super::requests::{Reply, Request};
 use super::*;
 use crate::config::NodeConfig;
 
+mod twins;
 mod voters;
 
 /// Longer than any of this may take on a busy machine.
@@ -105,6 +106,7 @@ impl Mini {
                 shard: 0,
                 shards: 1,
                 cluster: ClusterTag::unknown(),
+                incarnations: Incarnations::default(),
             },
             store.clone(),
             book.clone(),

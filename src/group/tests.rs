@@ -19,7 +19,7 @@ use corduroy_group::records::OffsetValue;
 use corduroy_group::table::GroupKind;
 use corduroy_protocol::ErrorCode;
 use corduroy_raft::{
-    AddressBook, ClusterTag, Identity, RaftConfig, RaftShard, ReplicaSpec, ShardHooks,
+    AddressBook, ClusterTag, Identity, Incarnations, RaftConfig, RaftShard, ReplicaSpec, ShardHooks,
 };
 use corduroy_record::{
     GroupId, LeaderEpoch, NodeId, Offset, PartitionIndex, ReplicaId, TopicId, TopicPartition,
@@ -113,6 +113,7 @@ impl World {
             shard: 0,
             shards: 1,
             cluster: ClusterTag::unknown(),
+            incarnations: Incarnations::default(),
         };
         let hooks = ShardHooks {
             forward: Box::new(|_, _| {}),

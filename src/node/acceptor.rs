@@ -138,7 +138,7 @@ async fn take_peer(mut stream: Stream, targets: PeerTargets) -> Result<(), Strin
         let handles = targets.inner.handles.borrow();
         let shard = match hello.purpose {
             Purpose::Peer => usize::from(hello.target_shard) % handles.len().max(1),
-            Purpose::Detector | Purpose::Anonymous => 0,
+            Purpose::Detector | Purpose::Anonymous | Purpose::Admission => 0,
         };
         handles.get(shard).cloned()
     };

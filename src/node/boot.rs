@@ -13,8 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use corduroy_env::{Env, Listener};
 use corduroy_raft::{
-    AddressBook, ClusterTag, FailureDetector, ForwardedFrame, Identity as RaftIdentity, RaftConfig,
-    RaftShard, ShardHooks,
+    AddressBook, ClusterTag, FailureDetector, ForwardedFrame, Identity as RaftIdentity,
+    Incarnations, RaftConfig, RaftShard, ShardHooks,
 };
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::{Disk, IoMode, Store, StoreConfig};
@@ -25,13 +25,14 @@ use tracing::{info, warn};
 use super::acceptor::{PeerTargets, TurnedAway, accept_clients, accept_peers};
 use super::status::NodeStatusSource;
 use super::thread::{run_local, serve_shard, shard_span};
+use super::twin::TwinWatch;
 use super::{ISOLATED_AFTER, SERVICE_CONTROLLER, SERVICE_MARKS, SERVICE_NODE, StartError, Started};
 use super::{leaders, room};
 use crate::admin::{self, AdminServer};
 use crate::config::NodeConfig;
 use crate::controller::{
     Addresses, Controller, ControllerError, ControllerHandle, ControllerHooks, ControllerParts,
-    Formation, HostPort, Identity, IdentityFile, MetadataImage,
+    Formation, HostPort, Identity, IdentityFile, MetadataImage, parted_text,
 };
 use crate::kafka;
 use crate::leadership;
@@ -63,6 +64,7 @@ struct Common {
     root: PathBuf,
     node: NodeId,
     incarnation: u64,
+    incarnations: Incarnations,
     cluster: ClusterTag,
     book: AddressBook,
     handles: Vec<ShardHandle>,
@@ -136,6 +138,22 @@ pub async fn boot(
         cluster.set(id);
     }
     let book = AddressBook::new();
+    let incarnation = env.random_u64();
+    let members = identity.members.iter().map(|member| member.rpc);
+    let twins = TwinWatch {
+        env: env.clone(),
+        node,
+        uuid: identity.uuid,
+        incarnation,
+        cluster: cluster.clone(),
+        own: addresses.rpc,
+        data_dir: root.clone(),
+        down_after: config.down_after,
+        places: members.chain(config.seeds.iter().copied()).collect(),
+    };
+    // Before a replica opens: whoever is a copy must not have voted or led until it knows.
+    twins.ask(&book).await.map_err(StartError::Twin)?;
+    let incarnations = Incarnations::default();
     let shards = config.shards.max(1);
     let mut mailboxes = Vec::with_capacity(shards);
     let mut handles = Vec::with_capacity(shards);
@@ -151,7 +169,8 @@ pub async fn boot(
         disk,
         root,
         node,
-        incarnation: env.random_u64(),
+        incarnation,
+        incarnations: incarnations.clone(),
         cluster: cluster.clone(),
         book: book.clone(),
         handles: handles.clone(),
@@ -167,6 +186,7 @@ pub async fn boot(
     // Peers' connections come through the mailbox, and the controller needs its peers.
     let serving = env.spawn_local(serve_shard(shard.clone(), store.clone(), mailbox));
     let detector = start_detector(&common);
+    let mut twin = watch_twins(&env, twins, incarnations, book.clone());
     let controller = Controller::start(ControllerParts {
         env: env.clone(),
         identity,
@@ -202,14 +222,18 @@ pub async fn boot(
     tokio::select! {
         () = controller.joined() => {}
         reason = controller.parted() => return Err(ControllerError::Parted(reason).into()),
+        words = &mut twin => return Err(words.map_or(StartError::Ended, StartError::Twin)),
     }
     leaders::learn(&shard, &controller.image()).await;
     let (parted_sender, parted) = oneshot::channel();
     let parting = controller.clone();
     env.spawn_local(async move {
-        let reason = parting.parted().await;
+        let words = tokio::select! {
+            reason = parting.parted() => parted_text(&reason),
+            Ok(words) = twin => words,
+        };
         // A starter that is gone stops the node itself.
-        let _gone = parted_sender.send(reason);
+        let _gone = parted_sender.send(words);
     });
     let kafka_listener = turned_away.take().await.ok_or(StartError::Ended)?;
     status.set_serving(node, &handles, shard.controller().clone());
@@ -225,6 +249,22 @@ pub async fn boot(
         parted,
     };
     Ok(Booted { serving, started })
+}
+
+/// Resolves with the node's last words if another process turns out to have its place.
+fn watch_twins(
+    env: &Env,
+    twins: TwinWatch,
+    incarnations: Incarnations,
+    book: AddressBook,
+) -> oneshot::Receiver<String> {
+    let (sender, words) = oneshot::channel();
+    env.spawn_local(async move {
+        let words = twins.watch(incarnations, book).await;
+        // Whoever no longer listens is ending the node already.
+        let _gone = sender.send(words);
+    });
+    words
 }
 
 async fn listen(
@@ -356,6 +396,7 @@ fn build_shard(
         shard: index,
         shards,
         cluster: common.cluster.clone(),
+        incarnations: common.incarnations.clone(),
     };
     let metadata = MetadataView::new(Arc::new(MetadataImage::default()));
     let raft_config = RaftConfig {
@@ -521,6 +562,7 @@ fn start_detector(common: &Common) -> FailureDetector {
         shard: 0,
         shards: u16::try_from(common.handles.len()).unwrap_or(u16::MAX),
         cluster: common.cluster.clone(),
+        incarnations: common.incarnations.clone(),
     };
     let raft_config = RaftConfig {
         ping_interval: common.config.ping_interval,

@@ -45,6 +45,9 @@ pub enum StartError {
     /// Identity, formation or joining failed.
     #[error(transparent)]
     Controller(#[from] ControllerError),
+    /// Another process speaks for this node: the data directory, or the other one's, is a copy.
+    #[error("{0}")]
+    Twin(String),
     /// No thread could be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),

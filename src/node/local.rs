@@ -148,8 +148,8 @@ impl LocalServing {
         &mut self.booted.serving
     }
 
-    /// Why the cluster has parted with this node, told once: it was removed, serves nothing any
-    /// more and is to be stopped.
+    /// The node's last words, told once: it was removed, or another process has its place. It
+    /// serves nothing any more and is to be stopped.
     pub fn parted(&mut self) -> Option<String> {
         self.booted.started.parted.try_recv().ok()
     }

@@ -13,6 +13,7 @@ mod lock;
 pub mod room;
 mod status;
 mod thread;
+mod twin;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,7 +30,6 @@ use crate::admin::AdminServer;
 use crate::config::NodeConfig;
 use crate::shard::{ShardHandle, ShardMessage};
 
-pub use crate::controller::parted_text;
 pub use error::StartError;
 pub use local::{LocalNode, LocalServing};
 
@@ -145,8 +145,8 @@ impl NodeHandle {
         &self.data_dir
     }
 
-    /// Resolves with the reason when the cluster has parted with this node: it serves nothing any
-    /// more and is to be stopped. To be had once.
+    /// Resolves with the node's last words when the cluster has parted with it, or another process
+    /// has its place: it serves nothing any more and is to be stopped. To be had once.
     pub fn take_parted(&mut self) -> Option<oneshot::Receiver<String>> {
         self.parted.take()
     }

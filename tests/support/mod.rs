@@ -127,6 +127,16 @@ impl Node {
         self.stopped = false;
     }
 
+    /// Takes other addresses from the next start on.
+    pub fn move_elsewhere(&mut self) {
+        assert!(self.child.is_none(), "node {} is running", self.id);
+        let addrs: Vec<SocketAddr> = free_ports(3)
+            .into_iter()
+            .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+            .collect();
+        (self.kafka, self.rpc, self.admin) = (addrs[0], addrs[1], addrs[2]);
+    }
+
     /// What this node says of a partition; `None` if it does not answer or knows no such topic.
     pub fn partition(&self, topic: &str, partition: usize) -> Option<PartitionMetadata> {
         let mut wire = Wire::try_connect(self.kafka, ASK_WAIT).ok()?;
@@ -263,6 +273,8 @@ impl Node {
 pub struct Cluster {
     /// The nodes, by id from 1.
     pub nodes: Vec<Node>,
+    /// Further processes on copies of data directories; no client is told of them.
+    pub copies: Vec<Node>,
     root: tempfile::TempDir,
 }
 
@@ -308,7 +320,11 @@ impl Cluster {
                 stopped: false,
             })
             .collect();
-        Cluster { nodes, root }
+        Cluster {
+            nodes,
+            copies: Vec::new(),
+            root,
+        }
     }
 
     /// Plans a further node, which is not one of the founders; returns its id.
@@ -333,6 +349,34 @@ impl Cluster {
         };
         self.nodes.push(node);
         i32::try_from(id).expect("few")
+    }
+
+    /// Copies a node's data directory as it is now; the copy is a node of the same id at other
+    /// addresses, not started. Returns its place in [`Cluster::copies`].
+    pub fn copy_node(&mut self, id: i32) -> usize {
+        let place = self.copies.len();
+        let name = format!("node-{id}-copy-{place}");
+        let data_dir = self.root.path().join(&name);
+        let log = self.root.path().join(format!("{name}.log"));
+        let original = self.node(id);
+        let copied = Command::new("cp")
+            .arg("-r")
+            .args([&original.data_dir, &data_dir])
+            .status();
+        assert!(copied.expect("cp(1)").success(), "the directory is copied");
+        let mut copy = Node {
+            data_dir,
+            log,
+            variables: original.variables.clone(),
+            seeds: original.seeds.clone(),
+            extra: original.extra.clone(),
+            child: None,
+            stopped: false,
+            ..*original
+        };
+        copy.move_elsewhere();
+        self.copies.push(copy);
+        place
     }
 
     /// Every node's Kafka address, comma separated.
@@ -484,7 +528,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let failing = std::thread::panicking();
-        for node in &mut self.nodes {
+        for node in self.nodes.iter_mut().chain(&mut self.copies) {
             if let Some(mut child) = node.child.take() {
                 // Already ended is fine: that is what we want.
                 let _ended = child.kill();

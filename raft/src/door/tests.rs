@@ -11,6 +11,7 @@ use futures::task::{ArcWake, waker};
 
 use super::*;
 use crate::config::{AddressBook, ClusterTag, Identity, RaftConfig};
+use crate::incarnations::Incarnations;
 use crate::shard::{RaftShard, ReplicaSpec, ShardHooks};
 use crate::state_machine::StateMachine;
 
@@ -56,6 +57,7 @@ async fn lone_leader() -> (RaftShard, Rc<Core>) {
         shard: 0,
         shards: 1,
         cluster: ClusterTag::unknown(),
+        incarnations: Incarnations::default(),
     };
     let hooks = ShardHooks {
         forward: Box::new(|_, _| {}),

@@ -10,7 +10,11 @@ use futures::{FutureExt, StreamExt};
 
 use super::outbox::{Outbox, Packed};
 use super::switchboard::Switchboard;
-use crate::wire::{FrameReader, Hello, HelloError, Message, Purpose, WireError, answer_hello};
+use crate::admission::answer_admission;
+use crate::incarnations::Contact;
+use crate::wire::{
+    FrameReader, Hello, HelloError, Message, Purpose, WireError, answer_hello, check_hello,
+};
 
 /// Requests of one connection that may be unanswered; beyond it the socket is not read.
 const REQUESTS_MAX: usize = 4096;
@@ -62,6 +66,7 @@ impl ReplyPath {
 pub(super) async fn read_frames(
     board: &Rc<Switchboard>,
     from: NodeId,
+    contact: Option<&Contact>,
     stream: ReadHalf,
     reply: ReplyPath,
 ) -> Result<(), WireError> {
@@ -69,6 +74,10 @@ pub(super) async fn read_frames(
     let mut work: FuturesUnordered<LocalBoxFuture<'static, usize>> = FuturesUnordered::new();
     let mut work_bytes = 0;
     loop {
+        if contact.is_some_and(Contact::is_superseded) {
+            // Another process is that node by now: nothing that this one says counts.
+            return Err(WireError::Closed);
+        }
         let mut elsewhere_full = false;
         let full = loop {
             if work.len() >= REQUESTS_MAX || work_bytes >= REQUESTS_BYTES_MAX {
@@ -91,7 +100,12 @@ pub(super) async fn read_frames(
             biased;
             Some(bytes) = work.next(), if !work.is_empty() => work_bytes -= bytes,
             () = board.forwarding.until_room(), if elsewhere_full => {}
-            filled = reader.fill(), if !full => filled?,
+            filled = reader.fill(), if !full => {
+                filled?;
+                if let Some(contact) = contact {
+                    contact.heard(board.env.now());
+                }
+            }
         }
     }
 }
@@ -105,6 +119,8 @@ pub(crate) async fn serve(board: Rc<Switchboard>, stream: Stream, theirs: Hello)
     };
     if let Err(error) = served {
         match error {
+            // Said once, where it was decided.
+            ServeError::Hello(HelloError::Twin { .. }) => {}
             ServeError::Hello(error) => {
                 tracing::warn!(peer = %theirs.node, %error, "a peer connection was refused");
             }
@@ -129,19 +145,37 @@ async fn serve_inner(
     mut stream: Stream,
     theirs: &Hello,
 ) -> Result<(), ServeError> {
-    let ours = Hello {
+    let mut ours = Hello {
         purpose: theirs.purpose,
         cluster: board.identity.cluster.get(),
         node: board.identity.node,
         target_node: theirs.node,
         incarnation: board.identity.incarnation,
         target_shard: board.identity.shard,
+        refusal: None,
     };
+    // A stranger of another cluster has no place here to lose.
+    let fits = check_hello(&ours, theirs).is_ok();
+    if theirs.purpose == Purpose::Admission {
+        if fits {
+            ours.refusal = board.examine(theirs).await.err();
+        }
+        let registered = board.book.get(theirs.node);
+        answer_admission(&mut stream, &ours, theirs, registered).await?;
+        return Ok(());
+    }
+    let mut contact = None;
+    if fits && theirs.purpose != Purpose::Anonymous {
+        match board.admit(theirs).await {
+            Ok(admitted) => contact = Some(admitted),
+            Err(refusal) => ours.refusal = Some(refusal),
+        }
+    }
     answer_hello(&mut stream, &ours, theirs).await?;
     let (read, mut write) = stream.into_split();
     let outbox = Rc::new(Outbox::new(board.counts.clone()));
     if theirs.purpose == Purpose::Detector {
-        let pings = answer_pings(read, &outbox);
+        let pings = answer_pings(board, contact.as_ref(), read, &outbox);
         tokio::select! {
             read = pings => read?,
             written = outbox.write_to(&mut write) => written.map_err(WireError::from)?,
@@ -152,7 +186,7 @@ async fn serve_inner(
     // Reading first: what it answers is then written in the same turn.
     let ended = tokio::select! {
         biased;
-        read = read_frames(board, theirs.node, read, reply) => read,
+        read = read_frames(board, theirs.node, contact.as_ref(), read, reply) => read,
         written = outbox.write_to(&mut write) => written.map_err(WireError::from),
     };
     if let Some(requests) = board.requests() {
@@ -161,10 +195,22 @@ async fn serve_inner(
     Ok(ended?)
 }
 
-async fn answer_pings(stream: ReadHalf, outbox: &Outbox) -> Result<(), WireError> {
+async fn answer_pings(
+    board: &Switchboard,
+    contact: Option<&Contact>,
+    stream: ReadHalf,
+    outbox: &Outbox,
+) -> Result<(), WireError> {
     let mut reader = FrameReader::new(stream);
     loop {
-        if let Message::Ping { count } = reader.next().await?.message()? {
+        let frame = reader.next().await?;
+        if let Some(contact) = contact {
+            if contact.is_superseded() {
+                return Err(WireError::Closed);
+            }
+            contact.heard(board.env.now());
+        }
+        if let Message::Ping { count } = frame.message()? {
             outbox.push(&Message::Pong { count }, Vec::new());
         }
     }
@@ -186,6 +232,7 @@ mod tests {
     use super::*;
     use crate::config::{AddressBook, ClusterTag, Identity, RaftConfig};
     use crate::counts::Counts;
+    use crate::incarnations::Incarnations;
     use crate::wire::{Frame, FrameEncoder};
 
     const PAYLOAD_BYTES: usize = 1 << 20;
@@ -274,6 +321,7 @@ mod tests {
             shard: 0,
             shards: 2,
             cluster: ClusterTag::unknown(),
+            incarnations: Incarnations::default(),
         };
         let book = AddressBook::new();
         Switchboard::new(env.clone(), RaftConfig::default(), identity, book)
@@ -291,7 +339,7 @@ mod tests {
         env.spawn_local(async move {
             let (read, _write) = stream.into_split();
             let reply = ReplyPath::Connection(outbox);
-            let _ = read_frames(&reading, NodeId::new(2), read, reply).await;
+            let _ = read_frames(&reading, NodeId::new(2), None, read, reply).await;
         });
         let sent = Rc::new(Cell::new(0usize));
         let sending = sent.clone();

@@ -10,7 +10,8 @@ use tokio::time::{Duration, Instant};
 use super::inbound::{ReplyPath, read_frames};
 use super::outbox::{Outbox, Packed};
 use super::switchboard::Switchboard;
-use crate::wire::{Beat, Hello, Message, Purpose, offer_hello};
+use crate::incarnations::Contact;
+use crate::wire::{Beat, Hello, HelloError, Message, Purpose, offer_hello};
 
 /// The peer cannot be reached right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub(crate) struct Link {
     phase: Cell<Phase>,
     outbox: RefCell<Rc<Outbox>>,
     failures: Cell<u32>,
+    /// With whom it is open.
+    contact: RefCell<Option<Rc<Contact>>>,
     task: RefCell<Option<tokio::task::JoinHandle<()>>>,
 }
 
@@ -48,6 +51,7 @@ impl Link {
             phase: Cell::new(Phase::Idle),
             outbox: RefCell::new(Rc::new(Outbox::default())),
             failures: Cell::new(0),
+            contact: RefCell::new(None),
             task: RefCell::new(None),
         })
     }
@@ -107,12 +111,29 @@ impl Link {
         }
     }
 
+    /// Leaves a connection to a process whose place another one has taken; `true` if it did.
+    pub(super) fn leave_superseded(&self) -> bool {
+        let contact = self.contact.borrow();
+        if !contact.as_ref().is_some_and(|c| c.is_superseded()) {
+            return false;
+        }
+        drop(contact);
+        self.end_task();
+        self.phase.set(Phase::Idle);
+        true
+    }
+
     pub(super) fn close(&self) {
         self.phase.set(Phase::Closed);
+        self.end_task();
+    }
+
+    fn end_task(&self) {
         self.outbox.borrow().close();
         if let Some(task) = self.task.borrow_mut().take() {
             task.abort();
         }
+        self.contact.borrow_mut().take();
     }
 
     fn dial(self: &Rc<Self>) -> Result<(), LinkDown> {
@@ -142,17 +163,19 @@ impl Link {
                 None
             }
         };
-        if let Some(stream) = opened
+        if let Some((stream, contact)) = opened
             && self.phase.get() == Phase::Dialling
         {
             self.failures.set(0);
             self.phase.set(Phase::Open);
+            let contact = Rc::new(contact);
+            *self.contact.borrow_mut() = Some(contact.clone());
             let (read, mut write) = stream.into_split();
             let reply = ReplyPath::Connection(outbox.clone());
             // Either half ending ends the connection.
             tokio::select! {
                 biased;
-                read = read_frames(&board, self.peer, read, reply) => {
+                read = read_frames(&board, self.peer, Some(&contact), read, reply) => {
                     if let Err(error) = read {
                         tracing::debug!(peer = %self.peer, %error, "a peer connection ended");
                     }
@@ -167,6 +190,7 @@ impl Link {
             self.failures.set(self.failures.get().saturating_add(1));
         }
         outbox.close();
+        self.contact.borrow_mut().take();
         if self.phase.get() != Phase::Closed {
             self.phase.set(self.pause(&board));
         }
@@ -192,7 +216,7 @@ impl Link {
     async fn connect(
         &self,
         board: &Switchboard,
-    ) -> Result<corduroy_env::Stream, crate::wire::HelloError> {
+    ) -> Result<(corduroy_env::Stream, Contact), HelloError> {
         let Some(addr) = board.book.get(self.peer) else {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::NotFound,
@@ -208,8 +232,25 @@ impl Link {
             target_node: self.peer,
             incarnation: board.identity.incarnation,
             target_shard: board.identity.shard,
+            refusal: None,
         };
-        offer_hello(&mut stream, &hello).await?;
-        Ok(stream)
+        let theirs = match offer_hello(&mut stream, &hello).await {
+            Err(HelloError::Twin { by, refusal, .. }) => {
+                board.identity.incarnations.refused_by(by, refusal);
+                return Err(HelloError::Twin {
+                    node: hello.node,
+                    by,
+                    refusal,
+                });
+            }
+            offered => offered?,
+        };
+        let admitted = board.admit(&theirs).await;
+        let contact = admitted.map_err(|refusal| HelloError::Twin {
+            node: theirs.node,
+            by: hello.node,
+            refusal,
+        })?;
+        Ok((stream, contact))
     }
 }

@@ -18,7 +18,8 @@ use super::link::{Link, LinkDown};
 use super::outbox::Packed;
 use crate::config::{AddressBook, Identity, RaftConfig};
 use crate::counts::Counts;
-use crate::wire::{AppendReply, Frame, Message};
+use crate::incarnations::{Contact, Speaker, TwinRefusal};
+use crate::wire::{AppendReply, Frame, Hello, Message};
 
 /// Bits of a call or stream id that count; the shard that waits is in the bits above.
 const ID_BITS: u32 = 48;
@@ -246,12 +247,49 @@ impl Switchboard {
         }
     }
 
-    /// A node came back: dial it again without waiting out the pause.
+    /// A node came back: dial it again without waiting out the pause. If another process of it
+    /// did, the connection to the one before is left.
     pub(crate) fn node_up(&self, peer: NodeId) {
         let link = self.links.borrow().get(&peer).cloned();
         if let Some(link) = link {
+            if link.leave_superseded() {
+                self.link_broke(peer);
+            }
             link.forget_failures();
         }
+    }
+
+    fn speaker(&self, hello: &Hello) -> Speaker {
+        Speaker {
+            node: hello.node,
+            incarnation: hello.incarnation,
+        }
+    }
+
+    /// This process is the one of its node.
+    fn refuse_own(&self, hello: &Hello) -> Result<(), TwinRefusal> {
+        let own = &self.identity;
+        if hello.node != own.node || hello.incarnation == own.incarnation {
+            return Ok(());
+        }
+        own.incarnations.tell_of_own(self.speaker(hello));
+        Err(TwinRefusal::AnotherLives)
+    }
+
+    /// Counts a connection with the process that speaks for a peer, or refuses another one.
+    pub(super) async fn admit(&self, theirs: &Hello) -> Result<Contact, TwinRefusal> {
+        self.refuse_own(theirs)?;
+        let table = &self.identity.incarnations;
+        let speaker = self.speaker(theirs);
+        table.admit(&self.env, speaker, &self.config).await
+    }
+
+    /// Whether [`Switchboard::admit`] would take it.
+    pub(super) async fn examine(&self, theirs: &Hello) -> Result<(), TwinRefusal> {
+        self.refuse_own(theirs)?;
+        let table = &self.identity.incarnations;
+        let speaker = self.speaker(theirs);
+        table.examine(&self.env, speaker, &self.config).await
     }
 
     /// One received frame: an answer goes to whoever waits for it, a request to the replicas.

@@ -2,7 +2,7 @@
 //!
 //! 48 bytes each way, fixed layout, little endian:
 //! `magic "CRDR", version u16, purpose u16, cluster uuid [16], node i32, target node i32,
-//! incarnation u64, target shard u16, reserved [6]`. An unknown cluster is all zeroes.
+//! incarnation u64, target shard u16, refusal u16, reserved [4]`. An unknown cluster is all zeroes.
 
 use std::io;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use corduroy_env::Stream;
 use corduroy_record::NodeId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use uuid::Uuid;
+
+use crate::incarnations::TwinRefusal;
 
 const MAGIC: [u8; 4] = *b"CRDR";
 const VERSION: u16 = 1;
@@ -27,6 +29,9 @@ pub enum Purpose {
     Detector,
     /// One request from somebody without a node id yet.
     Anonymous,
+    /// "Would you take me for this node?" The answer's hello says it, and nothing else follows but,
+    /// behind a refusal, a [`crate::wire::Message::CallAnswer`] with where the node is registered.
+    Admission,
 }
 
 /// The dialler's introduction.
@@ -44,6 +49,8 @@ pub struct Hello {
     pub incarnation: u64,
     /// The acceptor hands the stream to shard `target_shard % shards`.
     pub target_shard: u16,
+    /// In an answer: the dialler may not speak for its node.
+    pub refusal: Option<TwinRefusal>,
 }
 
 /// A connection that did not begin with a hello that we can take.
@@ -75,6 +82,19 @@ pub enum HelloError {
         /// Who answered.
         found: NodeId,
     },
+    /// Two processes want to be one node.
+    #[error("node {by} holds another process for node {node}{}", match refusal {
+        TwinRefusal::AnotherLives => ", which lives",
+        TwinRefusal::Superseded => ", which has taken this one's place",
+    })]
+    Twin {
+        /// The node.
+        node: NodeId,
+        /// Who says so.
+        by: NodeId,
+        /// Which of them may not speak.
+        refusal: TwinRefusal,
+    },
 }
 
 impl Hello {
@@ -86,6 +106,7 @@ impl Hello {
             Purpose::Peer => 1,
             Purpose::Detector => 2,
             Purpose::Anonymous => 3,
+            Purpose::Admission => 4,
         };
         bytes[6..8].copy_from_slice(&purpose.to_le_bytes());
         bytes[8..24].copy_from_slice(self.cluster.unwrap_or(Uuid::nil()).as_bytes());
@@ -93,6 +114,13 @@ impl Hello {
         bytes[28..32].copy_from_slice(&self.target_node.get().to_le_bytes());
         bytes[32..40].copy_from_slice(&self.incarnation.to_le_bytes());
         bytes[40..42].copy_from_slice(&self.target_shard.to_le_bytes());
+        // Zero in hellos of releases that refuse nobody, and ignored by them.
+        let refusal: u16 = match self.refusal {
+            None => 0,
+            Some(TwinRefusal::AnotherLives) => 1,
+            Some(TwinRefusal::Superseded) => 2,
+        };
+        bytes[42..44].copy_from_slice(&refusal.to_le_bytes());
         bytes
     }
 
@@ -108,6 +136,7 @@ impl Hello {
             1 => Purpose::Peer,
             2 => Purpose::Detector,
             3 => Purpose::Anonymous,
+            4 => Purpose::Admission,
             _ => return Err(HelloError::NotHello),
         };
         let mut cluster = [0; 16];
@@ -123,6 +152,12 @@ impl Hello {
             target_node: NodeId::new(i32::from_le_bytes(four(28))),
             incarnation: u64::from_le_bytes(incarnation),
             target_shard: u16::from_le_bytes([bytes[40], bytes[41]]),
+            refusal: match u16::from_le_bytes([bytes[42], bytes[43]]) {
+                0 => None,
+                2 => Some(TwinRefusal::Superseded),
+                // A later release's reason is a refusal all the same, and never a final one.
+                _ => Some(TwinRefusal::AnotherLives),
+            },
         })
     }
 }
@@ -152,14 +187,8 @@ fn same_cluster(ours: Option<Uuid>, theirs: Option<Uuid>) -> Result<(), HelloErr
     }
 }
 
-/// The acceptor's half: answers `theirs` with `ours`, also when it then refuses, so that the
-/// dialler can say why.
-pub(crate) async fn answer_hello<W: AsyncWrite + Unpin>(
-    stream: &mut W,
-    ours: &Hello,
-    theirs: &Hello,
-) -> Result<(), HelloError> {
-    stream.write_all(&ours.encode()).await?;
+/// Whether the dialler means this cluster and this node.
+pub(crate) fn check_hello(ours: &Hello, theirs: &Hello) -> Result<(), HelloError> {
     same_cluster(ours.cluster, theirs.cluster)?;
     if theirs.target_node != NodeId::new(-1) && theirs.target_node != ours.node {
         return Err(HelloError::Node {
@@ -168,6 +197,25 @@ pub(crate) async fn answer_hello<W: AsyncWrite + Unpin>(
         });
     }
     Ok(())
+}
+
+/// The acceptor's half: answers `theirs` with `ours`, also when it then refuses, so that the
+/// dialler can say why.
+pub(crate) async fn answer_hello<W: AsyncWrite + Unpin>(
+    stream: &mut W,
+    ours: &Hello,
+    theirs: &Hello,
+) -> Result<(), HelloError> {
+    stream.write_all(&ours.encode()).await?;
+    check_hello(ours, theirs)?;
+    match ours.refusal {
+        None => Ok(()),
+        Some(refusal) => Err(HelloError::Twin {
+            node: theirs.node,
+            by: ours.node,
+            refusal,
+        }),
+    }
 }
 
 /// The dialler's half: introduces itself and checks who answers.
@@ -183,7 +231,14 @@ pub(crate) async fn offer_hello(stream: &mut Stream, ours: &Hello) -> Result<Hel
             found: theirs.node,
         });
     }
-    Ok(theirs)
+    match theirs.refusal {
+        None => Ok(theirs),
+        Some(refusal) => Err(HelloError::Twin {
+            node: ours.node,
+            by: theirs.node,
+            refusal,
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +253,7 @@ mod tests {
             target_node: NodeId::new(2),
             incarnation: 77,
             target_shard: 3,
+            refusal: None,
         }
     }
 
@@ -207,6 +263,26 @@ mod tests {
             Hello::decode(&hello().encode()).expect("own bytes"),
             hello()
         );
+    }
+
+    #[test]
+    fn a_refusal_lies_where_older_releases_wrote_zeroes() {
+        let plain = hello().encode();
+        assert_eq!(plain[42..], [0; 6]);
+        for (refusal, byte) in [(TwinRefusal::AnotherLives, 1), (TwinRefusal::Superseded, 2)] {
+            let refusing = Hello {
+                purpose: Purpose::Admission,
+                refusal: Some(refusal),
+                ..hello()
+            };
+            let bytes = refusing.encode();
+            assert_eq!((bytes[6], bytes[42]), (4, byte));
+            assert_eq!(Hello::decode(&bytes).expect("own bytes"), refusing);
+        }
+        let mut unknown = plain;
+        unknown[43] = 1;
+        let read = Hello::decode(&unknown).expect("a later release's");
+        assert_eq!(read.refusal, Some(TwinRefusal::AnotherLives));
     }
 
     #[test]

@@ -9,6 +9,6 @@ mod reader;
 
 pub(crate) use frame::{Frame, FrameEncoder, WireError};
 pub use hello::{Hello, HelloError, Purpose, read_hello};
-pub(crate) use hello::{answer_hello, offer_hello};
+pub(crate) use hello::{answer_hello, check_hello, offer_hello};
 pub(crate) use message::*;
 pub(crate) use reader::FrameReader;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use corduroy_env::Env;
 use corduroy_raft::{
-    AddressBook, ClusterTag, FailureDetector, Identity, PeerState, Purpose, RaftConfig, RaftShard,
-    Replica, ReplicaSpec, ShardHooks, read_hello, write_first_entry,
+    AddressBook, ClusterTag, FailureDetector, Identity, Incarnations, PeerState, Purpose,
+    RaftConfig, RaftShard, Replica, ReplicaSpec, ShardHooks, read_hello, write_first_entry,
 };
 use corduroy_record::{Batch, GroupId, LogIndex, NodeId, ReplicaId};
 use corduroy_storage::{
@@ -104,12 +104,14 @@ impl TestNode {
 
         let book = AddressBook::new();
         let incarnation = env.random_u64();
+        let incarnations = Incarnations::default();
         let identity = |shard: u16| Identity {
             node: NodeId::new(self.id),
             incarnation,
             shard,
             shards: self.shards,
             cluster: ClusterTag::unknown(),
+            incarnations: incarnations.clone(),
         };
         let casts = Rc::new(RefCell::new(Vec::new()));
         // Different nodes place the group on different shards.

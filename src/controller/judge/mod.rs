@@ -9,6 +9,8 @@ mod nodes;
 mod partitions;
 mod topics;
 
+pub(super) use nodes::refuse_twin;
+
 use std::collections::BTreeSet;
 
 use corduroy_protocol::ErrorCode;

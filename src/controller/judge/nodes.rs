@@ -6,7 +6,7 @@ use corduroy_protocol::ErrorCode;
 
 use super::Verdict;
 use crate::controller::records::{Change, NodeRecord};
-use crate::controller::requests::{NodeClaim, NodeGrant, Reply};
+use crate::controller::requests::{NodeClaim, NodeGrant, Refusal, Reply};
 use crate::controller::state::ControllerState;
 
 /// The founders' cluster; asked again it is there already.
@@ -70,6 +70,36 @@ pub(super) fn register(state: &ControllerState, claim: &NodeClaim) -> Verdict {
         version: state.image().version + u64::from(!changes.is_empty()),
     };
     Verdict::of(changes, Reply::Node(grant))
+}
+
+/// Why somebody who does not speak for a known node may not register it at other addresses: the
+/// process that is registered lives. A node that speaks for itself is let through: the transport
+/// has taken its process for the living one. `down`: nodes without a living process.
+pub(in crate::controller) fn refuse_twin(
+    state: &ControllerState,
+    claim: &NodeClaim,
+    down: &BTreeSet<i32>,
+) -> Option<Refusal> {
+    let known = state.node_of(&claim.uuid)?;
+    let moved = claim.record(known.id, known.controller_replica);
+    if (&moved.kafka_host, moved.kafka_port, moved.rpc)
+        == (&known.kafka_host, known.kafka_port, known.rpc)
+        || down.contains(&known.id)
+    {
+        return None;
+    }
+    let uuid = uuid::Uuid::from_bytes(known.uuid);
+    Some(Refusal::new(
+        ErrorCode::DuplicateBrokerRegistration,
+        format!(
+            "another process runs as node {id} (uuid {uuid}) at {rpc}: is the data directory of the \
+             one at {own} a copy of its own?\n  \
+             help    stop one of the two. A copy must never be started beside its original",
+            id = known.id,
+            rpc = known.rpc,
+            own = claim.rpc,
+        ),
+    ))
 }
 
 /// Why an unknown data directory cannot have this id.

@@ -11,6 +11,7 @@ use crate::controller::requests::{
 };
 
 mod leaving;
+mod twins;
 
 /// A cluster that is asked one thing after another, as its leader would be.
 struct Cluster {
