@@ -38,7 +38,7 @@ const ATTEMPTS_QUICK_MAX: u32 = 3;
 pub(crate) const TURNS_MAX: usize = 64;
 
 /// No replica has this id: a survey that names it as the lost leader only asks.
-const NO_REPLICA: u64 = u64::MAX;
+pub(crate) const NO_REPLICA: u64 = u64::MAX;
 
 /// A node is down: wakes every replica that has a member there, fails over those that it led.
 pub(crate) fn node_down(shard: &Rc<ShardInner>, node: NodeId) {
@@ -79,6 +79,8 @@ pub(crate) fn node_up(shard: &Rc<ShardInner>, node: NodeId) {
             continue;
         }
         core.wake();
+        // It may be the one whose word was missing.
+        core.ask_again();
         if core.is_leader()
             && let Some(raft) = core.raft()
         {
@@ -325,54 +327,8 @@ pub(crate) async fn look_at(core: &Rc<Core>, id: ReplicaId, node: NodeId) -> Res
     }
 }
 
-/// Whether this leader may take `returned` back, which lost log and perhaps its vote (law 8).
-///
-/// A replica that forgot its vote may have helped to elect a leader of a later term. It would take
-/// this one for its leader, and help it to commit what the later one does not hold. So the others are
-/// asked first: none knows of a later term, and every majority that `returned` could have been part
-/// of has one among those that answered and forgot nothing. If all answered whose nodes are still
-/// members of the cluster, that is all that can ever be known. A replica that still has its vote, for this leader, refuses older ones by itself.
-pub(crate) async fn may_take_back(core: &Rc<Core>, returned: ReplicaId, node: NodeId) -> bool {
-    let Some(vote) = core.vote().filter(|_| core.is_leader()) else {
-        return false;
-    };
-    let patience = core.config.transfer_max;
-    let ask = |id, node| survey(core, id, node, (NO_REPLICA, 0), patience);
-    let own_word = ask(returned, node).await;
-    if own_word.is_some_and(|(_, state)| RaftVote::from(state.vote) == vote) {
-        return true;
-    }
-    let others: Vec<(ReplicaId, NodeId)> = core
-        .members()
-        .into_iter()
-        .filter(|(id, _, voter)| *voter && *id != core.id && *id != returned)
-        .map(|(id, node, _)| (id, node))
-        .filter(|(_, node)| core.board.book.get(*node).is_some())
-        .collect();
-    let asks = others
-        .iter()
-        .filter(|(_, node)| !core.nodes.is_down(*node))
-        .map(|(id, node)| ask(*id, *node));
-    let answers: Vec<(u64, SurveyState)> = join_all(asks).await.into_iter().flatten().collect();
-    if core.vote() != Some(vote) || !core.is_leader() {
-        return false;
-    }
-    if answers
-        .iter()
-        .any(|(_, state)| state.vote.term > vote.leader_id.term)
-    {
-        return false;
-    }
-    let mut sound: BTreeSet<u64> = answers
-        .iter()
-        .filter(|(_, state)| !state.no_vote)
-        .map(|(id, _)| *id)
-        .collect();
-    sound.insert(core.id.get());
-    answers.len() == others.len() || core.meets_every_quorum_of(returned.get(), &sound)
-}
-
-async fn survey(
+/// What a replica says of itself and its id, if it runs and answers in time.
+pub(crate) async fn survey(
     core: &Rc<Core>,
     id: ReplicaId,
     node: NodeId,

@@ -8,7 +8,8 @@ use corduroy_record::{LogIndex, NodeId, ReplicaId, Term};
 use futures::future::join_all;
 
 use crate::failover;
-use crate::replica_core::{Core, Revert, Sleep};
+use crate::replica_core::{Core, Sleep};
+use crate::revert::Revert;
 use crate::shard::ShardInner;
 use crate::supervisor;
 use crate::wire::{AsleepBeat, Message, Route, SleepAsk, WakeNote};

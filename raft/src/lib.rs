@@ -45,6 +45,7 @@ mod proposal;
 mod replica;
 mod replica_core;
 mod requests;
+mod revert;
 mod runtime;
 mod shard;
 mod state_machine;

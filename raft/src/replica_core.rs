@@ -1,7 +1,7 @@
 //! What the parts of one replica share: its log, its machine, its openraft instance.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ use crate::awake::AwakeSet;
 use crate::config::RaftConfig;
 use crate::counts::Counts;
 use crate::door::Door;
-use crate::failover;
 use crate::machine::DriverLife;
 use crate::nodes::Nodes;
 use crate::partition_span::PartitionSpan;
 use crate::progress::Progress;
 use crate::proposal::RefuseReason;
+use crate::revert::{Returning, Revert};
 use crate::state_machine::{ReplicaEvent, StateMachine};
 use crate::transport::Switchboard;
 use crate::types::{LogId, Raft, RaftVote, StoredMembership, TypeConfig};
@@ -102,17 +102,6 @@ pub(crate) enum Lost {
     Detected,
 }
 
-/// A follower that lost log it had acknowledged, and what it must hold before it votes (law 8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Revert {
-    /// The log is what this replica says it is.
-    None,
-    /// No leader has been told yet.
-    Unannounced,
-    /// A leader knows; the replica votes again once it durably holds `end`.
-    Until { end: (Term, LogIndex) },
-}
-
 /// One replica's shared state. Lives on its shard.
 ///
 /// Law: `applied <= committed`, and `high_watermark` is the offset after `applied`.
@@ -160,8 +149,8 @@ pub(crate) struct Core {
     /// "The leader of that term ordered that replica to campaign" (law 12).
     pub(crate) ordered: Cell<Option<(u64, u64)>>,
     pub(crate) revert: Cell<Revert>,
-    /// Followers that are being taken back with less than they had.
-    pub(crate) reverting: RefCell<BTreeSet<u64>>,
+    /// Followers that have told this leader that they lost log.
+    pub(crate) returning: RefCell<BTreeMap<u64, Returning>>,
     /// Until then this replica campaigns on what all voters answered although most of them lost
     /// log (law 8).
     pub(crate) all_answered_until: Cell<Option<Instant>>,
@@ -518,11 +507,6 @@ impl Core {
             .is_some_and(|until| self.env.now() < until)
     }
 
-    /// Law 8. The log raises its flag by itself when a read meets damage, before anybody reopens it.
-    pub(crate) fn no_vote(&self) -> bool {
-        self.revert.get() != Revert::None || self.log.state().no_vote
-    }
-
     pub(crate) fn event(&self, event: &ReplicaEvent) {
         self.machine.borrow_mut().event(event);
     }
@@ -646,72 +630,6 @@ impl Core {
     /// A follower takes nothing, or holds less than it had said: it is out of sync.
     pub(crate) fn forget_follower(&self, replica: u64) {
         self.progress.forget(replica, self.last(), self.env.now());
-    }
-
-    /// A leader lets `replica` come back with a shorter log (law 8), and tells it so, once it knows
-    /// that no later leader may have had its vote. It is asked for again while that is not known.
-    pub(crate) fn allow_revert(self: &Rc<Self>, replica: u64, node: NodeId) {
-        if !self.reverting.borrow_mut().insert(replica) {
-            return;
-        }
-        let core = self.clone();
-        let env = self.env.clone();
-        env.spawn_local(async move {
-            let may = failover::may_take_back(&core, ReplicaId::new(replica), node).await;
-            core.reverting.borrow_mut().remove(&replica);
-            let Some(raft) = core.raft().filter(|_| may) else {
-                tracing::info!(parent: &core.span(), group = %core.group, replica,
-                    "a follower that lost log waits for other voters: they have to say that they \
-                     know no later leader");
-                return;
-            };
-            if !matches!(
-                raft.trigger().allow_next_revert(&replica, true).await,
-                Ok(Ok(()))
-            ) {
-                return;
-            }
-            core.forget_follower(replica);
-            let Some(end) = core.last_log_id() else {
-                return;
-            };
-            tracing::warn!(parent: &core.span(), group = %core.group, replica, "a follower returned with a shorter log");
-            let note = crate::wire::RevertAllowed {
-                route: crate::wire::Route::new(core.group, core.id, ReplicaId::new(replica)),
-                term: core.term().get(),
-                end: (&end).into(),
-            };
-            let message = crate::wire::Message::RevertAllowed(note);
-            let _ = core.board.send(node, &message, Vec::new());
-        });
-    }
-
-    /// Lets a flagged replica vote again once it holds what its leader named (law 8).
-    pub(crate) fn check_revert(self: &Rc<Self>) {
-        let Revert::Until { end: (term, index) } = self.revert.get() else {
-            return;
-        };
-        let durable = self.log.state().durable_last;
-        if durable < Some(index) || self.log.term_of(index).is_none_or(|found| found < term) {
-            return;
-        }
-        self.revert.set(Revert::None);
-        let core = self.clone();
-        let env = self.env.clone();
-        env.spawn_local(async move {
-            match core.log.set_no_vote(false).await {
-                Ok(()) => {
-                    tracing::info!(parent: &core.span(), group = %core.group, "this replica may vote again");
-                    if let Some(raft) = core.raft() {
-                        raft.runtime_config().elect(true);
-                    }
-                }
-                Err(error) => {
-                    core.revert.set(Revert::Until { end: (term, index) });
-                    tracing::error!(parent: &core.span(), group = %core.group, %error, "the no-vote flag stays");
-                }
-            }
-        });
     }
 }
 

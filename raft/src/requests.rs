@@ -19,7 +19,8 @@ use crate::assembly::{Origin, Part, SNAPSHOT_BYTES_MAX, Taken};
 use crate::counts::Counts;
 use crate::failover;
 use crate::machine::snapshot_from_parts;
-use crate::replica_core::{Core, Lost, Revert};
+use crate::replica_core::{Core, Lost};
+use crate::revert::Revert;
 use crate::shard::{ForwardedFrame, ShardInner};
 use crate::transport::{ReplyPath, Requests};
 use crate::types::{
@@ -373,6 +374,9 @@ impl ShardInner {
             .target(&chunk.route)
             .and_then(|core| core.raft().map(|raft| (core, raft)))
             .filter(|(core, _)| snapshot_is_sane(core, &chunk, payload.len() as u64))
+            // Law 8: it would bring its sender's vote, and nobody could tell any more that another
+            // one was forgotten. The sender backs off, and its beats hear of the loss.
+            .filter(|(core, _)| core.revert.get() != Revert::Unannounced)
         else {
             answer(&reply, None, 0);
             return None;
@@ -527,7 +531,8 @@ impl ShardInner {
         let Some(core) = self.target(&note.route) else {
             return;
         };
-        if core.no_vote() && Term::new(note.term) >= core.term() {
+        // One that a read has just flagged has told no leader yet: it is reopened first.
+        if core.revert.get() != Revert::None && Term::new(note.term) >= core.term() {
             let end = (Term::new(note.end.term), LogIndex::new(note.end.index));
             core.revert.set(Revert::Until { end });
             core.check_revert();

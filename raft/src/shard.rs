@@ -30,7 +30,8 @@ use crate::nodes::Nodes;
 use crate::partition_span::PartitionSpan;
 use crate::progress::Progress;
 use crate::replica::Replica;
-use crate::replica_core::{Core, Instance, Revert, Role, Sleep};
+use crate::replica_core::{Core, Instance, Role, Sleep};
+use crate::revert::Revert;
 use crate::runtime::seed_randomness;
 use crate::state_machine::StateMachine;
 use crate::supervisor;
@@ -282,7 +283,7 @@ impl RaftShard {
             } else {
                 Revert::None
             }),
-            reverting: RefCell::default(),
+            returning: RefCell::default(),
             all_answered_until: Cell::new(None),
             flagged_campaign: Cell::new(None),
             own_lost_term: Cell::new(None),

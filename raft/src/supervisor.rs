@@ -11,7 +11,8 @@ use openraft_rt::WatchReceiver;
 
 use crate::error::RaftError;
 use crate::failover;
-use crate::replica_core::{Core, Revert, Role};
+use crate::replica_core::{Core, Role};
+use crate::revert::Revert;
 use crate::shard::ShardInner;
 use crate::state_machine::ReplicaEvent;
 
@@ -110,7 +111,8 @@ fn tell(core: &Rc<Core>, told: &mut Told) {
     if now.leads && (!told.leads || now.term != told.term) {
         core.progress.lead(core.env.now());
         core.touch();
-        if core.no_vote()
+        // Not for damage that a read has just met: that log is reopened, and then led by another.
+        if core.revert.get() != Revert::None
             && let Some(end) = core.log.state().last
         {
             // Elected by replicas that lost log like this one: now its log is the log (law 8).

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use corduroy_raft::{ProposalOutcome, RaftConfig, Role};
 use corduroy_record::LogIndex;
-use harness::{Cluster, Stop, batch, run, test_config, wait_for};
+use corduroy_storage::LogConfig;
+use harness::{Cluster, Stop, batch, run, run_paused, test_config, wait_for};
 
 #[test]
 fn a_flagged_replica_refetches_and_then_votes_again() {
@@ -120,44 +121,221 @@ fn a_flagged_replica_does_not_help_to_elect_a_leader() {
 /// older one, that has not heard of its end, would commit on its word what the newer one never saw.
 #[test]
 fn a_replica_that_forgot_its_vote_does_not_help_an_older_leader() {
-    run(async {
-        let (mut cluster, older) = Cluster::led(3, test_config()).await;
-        cluster.commit(&["a"]).await;
+    run(check_older_leader(false));
+}
+
+/// The same where the older leader has purged what the other lacks, and sends it a snapshot.
+#[test]
+fn a_snapshot_does_not_stand_for_a_forgotten_vote() {
+    run(check_older_leader(true));
+}
+
+async fn check_older_leader(sends_snapshot: bool) {
+    let mut cluster = Cluster::new(3, test_config());
+    for node in cluster.nodes.values_mut() {
+        node.log_config = small_segments();
+    }
+    let older = cluster.lead_all().await;
+    cluster.commit(&["a"]).await;
+    cluster.agree().await;
+    let rest: Vec<i32> = (1..=3).filter(|id| *id != older).collect();
+    if sends_snapshot {
+        cluster.kill(rest[1]).await;
+        for n in 0..60 {
+            cluster.commit(&[&n.to_string()]).await;
+        }
         cluster.agree().await;
-        let rest: Vec<i32> = (1..=3).filter(|id| *id != older).collect();
-        for other in &rest {
-            cluster.links.cut(older, *other);
-        }
-        let newer = cluster.leader(&rest).await;
-        for value in ["b", "c"] {
-            let outcome = cluster.propose(newer, batch(value)).wait().await;
-            assert!(
-                matches!(outcome, ProposalOutcome::Applied(_)),
-                "{outcome:?}"
-            );
-        }
-        let victim = rest.iter().copied().find(|id| *id != newer).expect("one");
-        cluster.kill(victim).await;
-        cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
-        cluster.links.cut(newer, victim);
-        cluster.links.heal(older, victim);
-        cluster.start(victim).await;
-        let stale = cluster.propose(older, batch("stale"));
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let told = stale.outcome();
+        purge_to_last_segment(&cluster, older).await;
+    }
+    for other in &rest {
+        cluster.links.cut(older, *other);
+    }
+    if sends_snapshot {
+        cluster.start(rest[1]).await;
+    }
+    let newer = cluster.leader(&rest).await;
+    for value in ["b", "c"] {
+        let outcome = cluster.propose(newer, batch(value)).wait().await;
         assert!(
-            !matches!(told, Some(ProposalOutcome::Applied(_))),
-            "{told:?} on the word of one that forgot who leads"
+            matches!(outcome, ProposalOutcome::Applied(_)),
+            "{outcome:?}"
         );
-        assert!(cluster.replica(victim).log().state().no_vote);
-        cluster.links.heal_all();
-        cluster.commit(&["d"]).await;
-        let values = cluster.agree().await;
-        assert_eq!(values[..3], ["a", "b", "c"]);
-        wait_for("the flag to fall", || {
-            (!cluster.replica(victim).log().state().no_vote).then_some(())
+    }
+    let victim = rest.iter().copied().find(|id| *id != newer).expect("one");
+    cluster.kill(victim).await;
+    cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
+    cluster.links.cut(newer, victim);
+    cluster.links.heal(older, victim);
+    cluster.start(victim).await;
+    let stale = cluster.propose(older, batch("stale"));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let told = stale.outcome();
+    assert!(
+        !matches!(told, Some(ProposalOutcome::Applied(_))),
+        "{told:?} on the word of one that forgot who leads"
+    );
+    assert!(cluster.replica(victim).log().state().no_vote);
+    cluster.links.heal_all();
+    cluster.commit(&["d"]).await;
+    let values = cluster.agree().await;
+    assert_eq!(values[values.len() - 3..], ["b", "c", "d"]);
+    wait_for("the flag to fall", || {
+        (!cluster.replica(victim).log().state().no_vote).then_some(())
+    })
+    .await;
+}
+
+fn small_segments() -> LogConfig {
+    LogConfig {
+        segment_bytes: 2048,
+        ..LogConfig::default()
+    }
+}
+
+async fn purge_to_last_segment(cluster: &Cluster, id: i32) {
+    let replica = cluster.replica(id);
+    let boundaries = replica.log().segment_boundaries();
+    let last = boundaries.last().expect("segments").first_index;
+    let before = LogIndex::new(last.get() - 1);
+    replica.purge_to(before).await.expect("saved tables");
+    assert!(replica.log().state().log_start.index > LogIndex::new(1));
+}
+
+/// Strikes the oldest segment of a node's log, and has a reader meet it.
+async fn meet_damage(cluster: &Cluster, id: i32) {
+    let disk = &cluster.nodes[&id].disk;
+    let files = disk.files();
+    let mut segments = (files.iter()).filter(|path| path.to_string_lossy().ends_with(".log"));
+    let oldest = segments.next().expect("a segment");
+    let length = disk.bytes(oldest).expect("a file").len() as u64;
+    assert!(length > 120, "{length} bytes");
+    disk.flip(oldest, 100, 0x10).expect("a byte");
+    let log = cluster.replica(id).log().clone();
+    let state = log.state();
+    let end = state.last.expect("entries").1;
+    let read = log.read(state.log_start.index, end, usize::MAX).await;
+    assert!(
+        log.must_reopen(),
+        "nobody met it: {:?}",
+        read.map(|entries| entries.len())
+    );
+}
+
+/// A read may meet damage at any moment, just before its replica takes a leadership too: the flag
+/// stays until the log was opened again without what is damaged.
+#[test]
+fn damage_that_a_read_has_met_is_not_forgiven_by_an_election() {
+    run_paused(async {
+        let mut cluster = Cluster::new(1, test_config());
+        for node in cluster.nodes.values_mut() {
+            node.log_config = small_segments();
+            node.cache_bytes = 0;
+        }
+        let leader = cluster.lead_all().await;
+        for n in 0..60 {
+            cluster.commit(&[&n.to_string()]).await;
+        }
+        // What is struck is not needed to start.
+        purge_to_last_segment(&cluster, leader).await;
+        for n in 0..60 {
+            cluster.commit(&[&n.to_string()]).await;
+        }
+        cluster.kill(leader).await;
+        cluster.start(leader).await;
+        assert_ne!(cluster.replica(leader).view().role, Role::Leader);
+        meet_damage(&cluster, leader).await;
+        wait_for("it to lead", || {
+            (cluster.replica(leader).view().role == Role::Leader).then_some(())
         })
         .await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let log = cluster.replica(leader).log().clone();
+        assert!(log.must_reopen() && log.state().no_vote && log.state().damaged);
+    });
+}
+
+/// The same while a replica fetches what it had lost: its end is there, its middle is not.
+#[test]
+fn damage_that_a_read_meets_while_it_catches_up_keeps_the_flag() {
+    run(async {
+        let config = RaftConfig {
+            append_entries_max: 1,
+            append_window_requests: 1,
+            down_after: Duration::from_secs(60),
+            election_min: Duration::from_secs(60),
+            election_max: Duration::from_secs(90),
+            ..test_config()
+        };
+        let mut cluster = Cluster::new(3, config);
+        for node in cluster.nodes.values_mut() {
+            node.cache_bytes = 0;
+        }
+        let leader = cluster.lead_all().await;
+        cluster.commit(&["a", "b", "c"]).await;
+        cluster.agree().await;
+        let victim = cluster.other_than(leader);
+        cluster.kill(victim).await;
+        cluster.commit(&["d"]).await;
+        let end = cluster.log_end(leader).expect("entries");
+        let last_but_one = LogIndex::new(end.get() - 1);
+        let stop = Stop {
+            node: victim,
+            index: last_but_one,
+        };
+        cluster.links.stop(leader, victim, stop);
+        cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
+        cluster.start(victim).await;
+        let log = cluster.replica(victim).log().clone();
+        wait_for("all but the last entry", || {
+            (log.state().durable_last == Some(last_but_one)).then_some(())
+        })
+        .await;
+        meet_damage(&cluster, victim).await;
+        cluster.links.heal_all();
+        wait_for("its end", || {
+            (log.state().durable_last >= Some(end)).then_some(())
+        })
+        .await;
+        // A few looks at the flag later.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(log.must_reopen() && log.state().no_vote && log.state().damaged);
+    });
+}
+
+/// Who forgot a vote may have given it to a candidate that still waits for its other votes: what a
+/// majority says counts once no such campaign can be under way, and at once if all have spoken.
+#[test]
+fn with_a_voter_away_nobody_is_taken_back_while_a_campaign_may_be_under_way() {
+    run_paused(async {
+        let config = test_config();
+        let campaign = config.election_max + config.election_min;
+        let mut cluster = Cluster::simulated(5, config);
+        let leader = cluster.lead_all().await;
+        cluster.commit(&["a"]).await;
+        cluster.agree().await;
+        let rest: Vec<i32> = (1..=5).filter(|id| *id != leader).collect();
+        let victim = rest[0];
+        for away in [None, Some(rest[1])] {
+            cluster.kill(victim).await;
+            if let Some(away) = away {
+                cluster.kill(away).await;
+            }
+            cluster.commit(&["b"]).await;
+            cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
+            let began = cluster.env.now();
+            cluster.start(victim).await;
+            wait_for("the flag to fall", || {
+                (!cluster.replica(victim).log().state().no_vote).then_some(())
+            })
+            .await;
+            let took = cluster.env.now().duration_since(began);
+            assert_eq!(
+                took < campaign,
+                away.is_none(),
+                "{took:?}, {away:?} is away"
+            );
+        }
+        assert_eq!(cluster.agree().await, ["a", "b", "b"]);
     });
 }
 

@@ -159,8 +159,13 @@ impl Log {
     /// Clearing it also says that the damage has been made good.
     ///
     /// # Errors
-    /// A failed or closed store, a removed log.
+    /// A failed or closed store, a removed log. [`StorageError::Damaged`]: it cannot be cleared while
+    /// [`Log::must_reopen`].
     pub async fn set_no_vote(&self, on: bool) -> Result<(), StorageError> {
+        if !on && self.must_reopen() {
+            let what = "a read met damage that is still in the log; it has to be opened again";
+            return Err(StorageError::damaged(self.shared.group, what.to_owned()));
+        }
         let durable = self.submit_waiting(|core| {
             core.begin_cut();
             core.no_vote = on;
