@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use corduroy_raft::{RaftError, Role, Unfit};
 use corduroy_record::NodeId;
-use harness::{Cluster, batch_of, replica_id, run, test_config, wait_for};
+use harness::{Cluster, batch_of, replica_id, run, run_paused, test_config, wait_for};
 
 /// A lag that no test waits for: only a replica's own word puts it out.
 const LAG_MAX: Duration = Duration::from_secs(3600);
@@ -107,8 +107,9 @@ fn a_replica_that_lost_its_log_is_out_until_it_has_it_again() {
 
 #[test]
 fn a_leadership_is_not_handed_to_a_replica_that_cannot_take_it() {
-    run(async {
-        let (mut cluster, leader) = Cluster::led(3, test_config()).await;
+    run_paused(async {
+        let mut cluster = Cluster::simulated(3, test_config());
+        let leader = cluster.lead_all().await;
         cluster.commit(&["a"]).await;
         cluster.agree().await;
         let term = cluster.replica(leader).view().term;
