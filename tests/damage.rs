@@ -261,6 +261,26 @@ fn a_replica_that_nothing_identifies_is_refetched() {
     );
 }
 
+/// The same where one of the two is gone: it is not taken for a new replica.
+#[test]
+fn a_lost_registration_beside_a_damaged_vote_is_refetched() {
+    let _alone = alone();
+    check_damaged(&[], support::Node::kill, |data_dir| {
+        let registry = fs::read_dir(data_dir.join("registry")).expect("a directory");
+        let paths = registry.map(|entry| entry.expect("an entry").path());
+        let is_partitions = |path: &PathBuf| {
+            let name = path.file_name().expect("a name").to_string_lossy();
+            !name.starts_with("journal-") && !is_controllers(&name)
+        };
+        let struck: Vec<PathBuf> = paths.filter(is_partitions).collect();
+        assert!(!struck.is_empty(), "nothing is struck");
+        for path in struck {
+            fs::remove_file(path).expect("removed");
+        }
+        flip_the_vote(data_dir);
+    });
+}
+
 /// It may have voted for node 3 and forgotten it: nobody takes it back before node 3 has been asked. An
 /// operator sees what is missing, and that it comes by itself.
 #[test]
@@ -270,6 +290,10 @@ fn a_damaged_replica_is_shown_and_waits_for_the_voter_that_may_know_more() {
     cluster.create_topic("shown", 1, &[]);
     produce(&cluster, "shown", "before");
     cluster.wait_in_sync("shown", 0, 3);
+    wait_until("node 1 leads", || {
+        let _retried = cluster.run(&["partition", "lead", "shown/0", "1"]);
+        cluster.leader("shown", 0) == 1
+    });
     for node in [2, 3] {
         cluster.node(node).terminate();
     }
@@ -289,6 +313,13 @@ fn a_damaged_replica_is_shown_and_waits_for_the_voter_that_may_know_more() {
         let shown = cluster.run(&["cluster", "status"]);
         String::from_utf8_lossy(&shown.stdout).contains(&format!("node 2: {damaged}"))
     });
+    // Many beats later, it has said so once.
+    let waits = "a follower that lost log waits for other voters";
+    wait_until("its leader says what it waits for", || {
+        cluster.nodes[0].log().contains(waits)
+    });
+    let log = cluster.nodes[0].log();
+    assert_eq!(log.matches(waits).count(), 1, "{log}");
 
     cluster.node(3).start();
     cluster.wait_in_sync("shown", 0, 3);

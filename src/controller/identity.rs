@@ -108,7 +108,7 @@ impl IdentityFile {
     /// Reads it.
     pub fn load(&self) -> Result<Stored, ControllerError> {
         let path = self.path();
-        if !self.disk.exists(&path) {
+        if !(self.disk.exists(&path)).map_err(|source| self.failed(source))? {
             return Ok(Stored::Empty);
         }
         let text = self.read(&path).map_err(|source| self.failed(source))?;

@@ -44,8 +44,9 @@ pub trait Disk: Send + Sync + 'static {
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
     /// Names in a directory, sorted; `NotFound` if there is no such directory.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Whether a file or directory is there.
-    fn exists(&self, path: &Path) -> bool;
+    /// Whether a file or directory is there. An error says nothing about it: what cannot be seen
+    /// just now is not gone (law 7).
+    fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Makes a directory's entries (creations, renames, removals) durable.
     fn flush_dir(&self, dir: &Path) -> io::Result<()>;
     /// Bytes that may still be written on the file system that holds `path`.
@@ -90,7 +91,7 @@ pub(crate) fn create_dir_durably(disk: &dyn Disk, root: &Path, dir: &Path) -> io
             false => above,
         });
     if let Some(above) = above
-        && disk.exists(above)
+        && disk.exists(above)?
     {
         match disk.flush_dir(above) {
             // The directory above is not ours: it need not let us read it.
@@ -151,7 +152,7 @@ pub(crate) fn write_spare(
 /// flushed.
 pub(crate) fn swap_spare(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let spare = path.with_added_extension("spare");
-    if disk.exists(path) {
+    if disk.exists(path)? {
         disk.exchange(&spare, path)
     } else {
         disk.rename(&spare, path)

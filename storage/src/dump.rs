@@ -88,7 +88,7 @@ enum Layout {
 fn layout_of(disk: &dyn Disk, dir: &Path) -> io::Result<Layout> {
     let names = disk.list(dir)?;
     let has = |is_ours: &dyn Fn(&str) -> bool| names.iter().any(|name| is_ours(name));
-    if disk.exists(&paths::registry_dir(dir)) || disk.exists(&paths::journals_dir(dir)) {
+    if disk.exists(&paths::registry_dir(dir))? || disk.exists(&paths::journals_dir(dir))? {
         return Ok(Layout::DataDirectory);
     }
     // Without a state file it may still be a partition's directory, a damaged one: then the names
@@ -146,7 +146,7 @@ impl Dump<'_> {
         for group in registered(self.disk, root)? {
             writeln!(self.out, "partition {group}")?;
             let dir = paths::partition_dir(root, group);
-            if self.disk.exists(&dir) {
+            if self.disk.exists(&dir)? {
                 self.partition(&dir)?;
             } else {
                 self.problem(format!("{group} is registered and its directory is gone"))?;
@@ -154,7 +154,7 @@ impl Dump<'_> {
         }
         for shard in registered_journals(self.disk, root)? {
             let dir = paths::journal_dir(root, shard);
-            if !self.disk.exists(&dir) {
+            if !self.disk.exists(&dir)? {
                 self.problem(format!("{}: the journal is gone", dir.display()))?;
             }
         }

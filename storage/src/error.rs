@@ -38,9 +38,7 @@ pub enum StorageError {
     },
     /// Neither a replica's registration nor its state file says any more which replica it is.
     /// Whoever placed it here knows: [`crate::Store::open_placed_log`].
-    #[error(
-        "partition {group} is damaged: {what}, and so is its state file: nothing here says which replica it is"
-    )]
+    #[error("partition {group} is damaged: {what}: nothing here says which replica it is")]
     Unidentified {
         /// Whose data.
         group: GroupId,

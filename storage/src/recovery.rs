@@ -61,7 +61,7 @@ fn give_up_reserves(disk: &dyn Disk, root: &Path) -> Result<bool, StorageError> 
     let mut found = false;
     for shard in shards(disk, root)? {
         let path = reserve_file(&paths::journal_dir(root, shard));
-        if disk.exists(&path) {
+        if disk.exists(&path).during("look for", &path)? {
             tracing::error!(path = %path.display(),
                 "the disk is full; the reserve is given up so that recovery can record what it found");
             disk.remove_file(&path).during("remove", &path)?;
@@ -198,48 +198,79 @@ fn restore_registrations(
 }
 
 /// A replica whose registration is gone is not new, and must not vote as one (law 7): it is
-/// registered again as its state file says. A directory whose replica was removed has the mark or no
-/// state; one whose creation was interrupted has the state of an empty log, and is opened as such.
+/// registered again as its state file says. If that cannot be read, its registration cannot either,
+/// and whoever placed it opens it as damaged ([`Store::open_placed_log`]). A directory whose replica
+/// was removed has the mark or no state; one whose creation was interrupted has the state of an empty
+/// log, and is opened as such.
+///
+/// [`Store::open_placed_log`]: crate::Store::open_placed_log
 fn restore_lost_registrations(
     disk: &dyn Disk,
     root: &Path,
     registered: &BTreeSet<GroupId>,
 ) -> Result<Vec<GroupId>, StorageError> {
     let mut restored = Vec::new();
-    for (group, dir) in partition_dirs(disk, root) {
-        if registered.contains(&group) || disk.exists(&paths::removed_mark(&dir)) {
+    for (group, dir) in partition_dirs(disk, root)? {
+        if registered.contains(&group) || !holds_replica(disk, &dir)? {
             continue;
         }
-        let Ok(image) = StateImage::load(disk, &dir, group)? else {
-            continue;
-        };
-        let registration = Registration {
-            group,
-            replica: image.replica,
-            incarnation: image.incarnation,
-        };
-        registration.save(disk, root)?;
-        tracing::warn!(%group, "a lost registration was restored");
+        match StateImage::load(disk, &dir, group)? {
+            Ok(image) => {
+                let registration = Registration {
+                    group,
+                    replica: image.replica,
+                    incarnation: image.incarnation,
+                };
+                registration.save(disk, root)?;
+                tracing::warn!(%group, "a lost registration was restored");
+            }
+            Err(what) => {
+                Registration::save_unreadable(disk, root, group)?;
+                tracing::error!(%group, %what, "a registration is lost, and nothing says which it was");
+            }
+        }
         restored.push(group);
     }
     Ok(restored)
 }
 
+/// Whether a directory holds a replica's state, readable or not, and its replica was not removed.
+pub(crate) fn holds_replica(disk: &dyn Disk, dir: &Path) -> Result<bool, StorageError> {
+    let (mark, state) = (paths::removed_mark(dir), paths::state_file(dir));
+    Ok(!disk.exists(&mark).during("look for", &mark)?
+        && disk.exists(&state).during("look for", &state)?)
+}
+
 /// The directories of partitions, and the controller's, by what their names say.
-fn partition_dirs(disk: &dyn Disk, root: &Path) -> Vec<(GroupId, PathBuf)> {
+fn partition_dirs(disk: &dyn Disk, root: &Path) -> Result<Vec<(GroupId, PathBuf)>, StorageError> {
     let mut dirs = Vec::new();
     let controller = paths::partition_dir(root, GroupId::CONTROLLER);
-    if disk.exists(&controller) {
+    if disk.exists(&controller).during("look for", &controller)? {
         dirs.push((GroupId::CONTROLLER, controller));
     }
     let partitions = paths::partitions_dir(root);
-    for topic in disk.list(&partitions).unwrap_or_default() {
-        for partition in disk.list(&partitions.join(&topic)).unwrap_or_default() {
+    for topic in list_or_none(disk, &partitions)? {
+        for partition in list_or_none(disk, &partitions.join(&topic))? {
             let group = paths::parse_registration(&format!("{topic}-{partition}"));
             dirs.extend(group.map(|group| (group, paths::partition_dir(root, group))));
         }
     }
-    dirs
+    Ok(dirs)
+}
+
+/// The names in a directory; none if it is not there, or is none.
+fn list_or_none(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, StorageError> {
+    match disk.list(dir) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(Vec::new())
+        }
+        names => names.during("list", dir),
+    }
 }
 
 /// Removes what the removal of a replica left behind when it was interrupted. Only directories
@@ -254,7 +285,8 @@ fn clear_removed(disk: &dyn Disk, root: &Path, groups: &BTreeSet<GroupId>) {
         let topic = partitions.join(topic);
         for partition in disk.list(&topic).unwrap_or_default() {
             let dir = topic.join(partition);
-            if disk.exists(&paths::removed_mark(&dir)) && !registered.contains(&dir) {
+            let is_removed = disk.exists(&paths::removed_mark(&dir)).unwrap_or(false);
+            if is_removed && !registered.contains(&dir) {
                 disk.remove_dir_all(&dir).ok();
             }
         }

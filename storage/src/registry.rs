@@ -63,7 +63,7 @@ impl Registration {
     /// Writes the registration; durable when it returns.
     pub(crate) fn save(&self, disk: &dyn Disk, root: &Path) -> Result<(), StorageError> {
         let dir = paths::registry_dir(root);
-        if !disk.exists(&dir) {
+        if !disk.exists(&dir).during("look for", &dir)? {
             create_dir_durably(disk, root, &dir).during("create", &dir)?;
         }
         let path = paths::registration(root, self.group);
@@ -90,6 +90,18 @@ impl Registration {
         }
     }
 
+    /// Durably says that a replica was registered here, and not which: its files do not say it.
+    pub(crate) fn save_unreadable(
+        disk: &dyn Disk,
+        root: &Path,
+        group: GroupId,
+    ) -> Result<(), StorageError> {
+        let dir = paths::registry_dir(root);
+        create_dir_durably(disk, root, &dir).during("create", &dir)?;
+        let path = paths::registration(root, group);
+        replace_file(disk, &path, &[]).during("write", &path)
+    }
+
     /// Forgets one; durable when it returns.
     pub(crate) fn remove(disk: &dyn Disk, root: &Path, group: GroupId) -> Result<(), StorageError> {
         let path = paths::registration(root, group);
@@ -112,7 +124,7 @@ pub(crate) fn register_journal(
     shard: usize,
 ) -> Result<(), StorageError> {
     let path = paths::journal_registration(root, shard);
-    if disk.exists(&path) {
+    if disk.exists(&path).during("look for", &path)? {
         return Ok(());
     }
     let dir = paths::registry_dir(root);

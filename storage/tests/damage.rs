@@ -381,6 +381,75 @@ fn a_lost_registration_is_restored_with_all_that_the_journal_holds() {
     });
 }
 
+/// Law 7: neither file says which replica it is, and one of them is gone. It is not created anew.
+#[test]
+fn a_lost_registration_beside_a_damaged_state_is_no_new_replica() {
+    let disk = SimDisk::new();
+    simulate(18, |env| async move {
+        let (store, log) = filled(&disk, &env, 20).await;
+        log.flush().await.unwrap();
+        drop((store, log));
+        disk.kill_process();
+        disk.remove_file(&file(&disk, &format!("registry/{}-0", group(0).topic)))
+            .unwrap();
+        disk.flip(&file(&disk, "/0/state"), 40, 0x01).unwrap();
+        let segment = disk.bytes(&file(&disk, "-0.log")).unwrap();
+
+        recover(&disk).unwrap();
+        let store = open_store(&disk, small_store(1000), &env).unwrap();
+        assert!(store.contains(group(0)));
+        let error = store.open_log(group(0), small_log()).unwrap_err();
+        assert!(matches!(error, StorageError::Unidentified { .. }));
+        assert_eq!(disk.bytes(&file(&disk, "-0.log")).unwrap(), segment);
+        let log = store
+            .open_placed_log(group(0), ReplicaId::new(7), small_log())
+            .unwrap();
+        check_flags(&log);
+        assert_eq!((log.state().last, log.state().vote), (None, None));
+    });
+}
+
+/// The same while the store runs: a directory that holds a replica is not made room of.
+#[test]
+fn no_replica_is_created_over_the_files_of_another() {
+    for is_readable in [true, false] {
+        let disk = SimDisk::new();
+        simulate(19, |env| async move {
+            let (store, log) = filled(&disk, &env, 20).await;
+            let whole = observe(&log).await.unwrap();
+            store.close().await.unwrap();
+            drop((store, log));
+            recover(&disk).unwrap();
+            let store = open_store(&disk, small_store(1000), &env).unwrap();
+            disk.remove_file(&file(&disk, &format!("registry/{}-0", group(0).topic)))
+                .unwrap();
+            if !is_readable {
+                disk.flip(&file(&disk, "/0/state"), 40, 0x01).unwrap();
+            }
+            let created = store
+                .create_log(group(0), ReplicaId::new(9), small_log())
+                .await;
+            let error = created.err().unwrap();
+            assert!(
+                matches!(error, StorageError::Unidentified { .. }),
+                "{error}"
+            );
+            drop(store);
+            // The next start finds it.
+            recover(&disk).unwrap();
+            let store = open_store(&disk, small_store(1000), &env).unwrap();
+            let log = store
+                .open_placed_log(group(0), ReplicaId::new(7), small_log())
+                .unwrap();
+            if is_readable {
+                assert_eq!(observe(&log).await.unwrap(), whole);
+            } else {
+                check_flags(&log);
+            }
+        });
+    }
+}
+
 /// What was removed does not come back for want of its registration, wherever the power failed.
 #[test]
 fn a_removed_replica_stays_removed_at_every_step() {
@@ -404,7 +473,7 @@ fn a_removed_replica_stays_removed_at_every_step() {
                 0
             } else {
                 let dir = support::root().join(format!("partitions/{}", group(0).topic));
-                assert!(!disk.exists(&dir), "step {step}: its data stays");
+                assert!(!disk.exists(&dir).unwrap(), "step {step}: its data stays");
                 1
             }
         });

@@ -96,7 +96,7 @@ impl Disk for PanickingDisk {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         RealDisk.list(dir)
     }
-    fn exists(&self, path: &Path) -> bool {
+    fn exists(&self, path: &Path) -> io::Result<bool> {
         RealDisk.exists(path)
     }
     fn flush_dir(&self, dir: &Path) -> io::Result<()> {

@@ -69,8 +69,12 @@ impl Disk for RealDisk {
         Ok(names)
     }
 
-    fn exists(&self, path: &Path) -> bool {
-        path.exists()
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        match path.try_exists() {
+            // Something else has the name of a directory above it.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
+            found => found,
+        }
     }
 
     fn flush_dir(&self, dir: &Path) -> io::Result<()> {
@@ -144,5 +148,23 @@ impl DiskFile for RealFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.0.set_len(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_looked_at_is_not_taken_for_absent() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = dir.path();
+        assert!(RealDisk.exists(here).unwrap());
+        assert!(!RealDisk.exists(&here.join("none/file")).unwrap());
+        fs::write(here.join("file"), b"").unwrap();
+        assert!(!RealDisk.exists(&here.join("file/below")).unwrap());
+        // A circle: no way leads to what may be there, for root neither.
+        std::os::unix::fs::symlink(here.join("circle"), here.join("circle")).unwrap();
+        RealDisk.exists(&here.join("circle/file")).unwrap_err();
     }
 }

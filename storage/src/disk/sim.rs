@@ -548,11 +548,11 @@ impl Disk for SimDisk {
         Ok(names.into_iter().collect())
     }
 
-    fn exists(&self, path: &Path) -> bool {
+    fn exists(&self, path: &Path) -> io::Result<bool> {
         let state = self.lock();
-        state.current.files.contains_key(path)
+        Ok(state.current.files.contains_key(path)
             || state.current.dirs.contains(path)
-            || path.parent().is_none()
+            || path.parent().is_none())
     }
 
     fn flush_dir(&self, dir: &Path) -> io::Result<()> {
@@ -745,7 +745,7 @@ mod tests {
                 write(&file, 0, b"bytes");
                 file.flush().unwrap();
                 disk.crash(*seed);
-                disk.exists(Path::new("/d/f"))
+                disk.exists(Path::new("/d/f")).unwrap()
             })
             .count();
         assert!(survivors > 0 && survivors < 32, "{survivors}");

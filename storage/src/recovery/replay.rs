@@ -501,7 +501,7 @@ impl Replay {
     /// Makes everything accepted durable: segments, index rows, the state file. Removes files
     /// that the state does not name.
     pub(super) fn finish(mut self, disk: &dyn Disk, root: &Path) -> Result<Outcome, StorageError> {
-        if !disk.exists(&self.dir) {
+        if !disk.exists(&self.dir).during("look for", &self.dir)? {
             create_dir_durably(disk, root, &self.dir).during("create", &self.dir)?;
         }
         self.image.committed = crate::log::clamp(self.image.committed, self.image.last);

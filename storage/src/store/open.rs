@@ -22,6 +22,7 @@ use crate::log::{Log, LogCore, LogShared, find_saved};
 use crate::metrics::{DiskLevel, TurnCounters};
 use crate::paths;
 use crate::pool::{Pool, spawn};
+use crate::recovery::holds_replica;
 use crate::registry::{Registration, register_journal};
 use crate::reserve::Reserve;
 use crate::state::{JournalPlace, StateImage};
@@ -154,7 +155,8 @@ impl Store {
     /// Registers a new replica, durably, and opens its empty log.
     ///
     /// # Errors
-    /// [`StorageError::AlreadyExists`]; a failed or closed store; the operating system's.
+    /// [`StorageError::AlreadyExists`]; [`StorageError::Unidentified`] if the files of another
+    /// replica are there that was not removed; a failed or closed store; the operating system's.
     pub async fn create_log(
         &self,
         group: GroupId,
@@ -178,11 +180,12 @@ impl Store {
         };
         let (disk, root) = (inner.disk.clone(), inner.config.root.clone());
         let dir = paths::partition_dir(&root, group);
-        let state = image.clone();
+        let (state, session) = (image.clone(), inner.session);
         let create_dir = dir.clone();
         let create = move || {
             // The files of a replica that was removed and not yet cleared away.
-            if disk.exists(&create_dir) {
+            if disk.exists(&create_dir).during("look for", &create_dir)? {
+                refuse_unidentified(&*disk, &create_dir, group, session)?;
                 disk.remove_dir_all(&create_dir)
                     .during("remove", &create_dir)?;
             }
@@ -303,13 +306,12 @@ impl Store {
         Ok(log)
     }
 
-    /// Whether a replica of this group is registered here.
+    /// Whether a replica of this group is registered here. So it is where the disk does not say:
+    /// whoever opens it is told why, and nobody takes it for new (law 7).
     pub fn contains(&self, group: GroupId) -> bool {
         let inner = &self.inner;
-        inner.log(group).is_some()
-            || inner
-                .disk
-                .exists(&paths::registration(&inner.config.root, group))
+        let registration = paths::registration(&inner.config.root, group);
+        inner.log(group).is_some() || inner.disk.exists(&registration).unwrap_or(true)
     }
 
     /// Forgets a replica: its registration is durably gone when this returns, its data goes in
@@ -350,7 +352,7 @@ impl Store {
             let (disk, root) = (disk.clone(), root.clone());
             move || {
                 let dir = paths::partition_dir(&root, group);
-                if disk.exists(&dir) {
+                if disk.exists(&dir).during("look for", &dir)? {
                     let mark = paths::removed_mark(&dir);
                     replace_file(&*disk, &mark, &[]).during("write", &mark)?;
                 }
@@ -515,6 +517,29 @@ pub(crate) fn load_replica(
     }))
 }
 
+/// What lies where a replica is to be created may only be removed if it is no replica's: one that
+/// lost its registration must not come back as new, without its vote (law 7).
+fn refuse_unidentified(
+    disk: &dyn Disk,
+    dir: &Path,
+    group: GroupId,
+    session: u64,
+) -> Result<(), StorageError> {
+    if !holds_replica(disk, dir)? {
+        return Ok(());
+    }
+    let what = match StateImage::load(disk, dir, group)? {
+        // A creation that failed a moment ago: nothing was ever opened here.
+        Ok(image) if image.place == (JournalPlace { session, turn: 0 }) && image.vote.is_none() => {
+            return Ok(());
+        }
+        Ok(image) => format!("{}: of replica {}", dir.display(), image.replica),
+        Err(what) => what,
+    };
+    let what = format!("{what}; its registration is gone").into();
+    Err(StorageError::Unidentified { group, what })
+}
+
 /// Removes a removed replica's state files, durably.
 fn remove_state(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
     let state = paths::state_file(dir);
@@ -526,7 +551,7 @@ fn remove_state(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
             _ => {}
         }
     }
-    match disk.exists(dir) {
+    match disk.exists(dir).during("look for", dir)? {
         true => disk.flush_dir(dir).during("flush", dir),
         false => Ok(()),
     }

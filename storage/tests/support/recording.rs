@@ -131,7 +131,7 @@ impl Disk for RecordingDisk {
         self.inner.list(dir)
     }
 
-    fn exists(&self, path: &Path) -> bool {
+    fn exists(&self, path: &Path) -> io::Result<bool> {
         self.inner.exists(path)
     }
 

@@ -126,7 +126,7 @@ impl Disk for MachineDisk {
         self.sim.list(dir)
     }
 
-    fn exists(&self, path: &Path) -> bool {
+    fn exists(&self, path: &Path) -> io::Result<bool> {
         self.sim.exists(path)
     }
 
