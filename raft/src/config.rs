@@ -1,6 +1,6 @@
 //! What a shard's Raft is told from outside: timing, limits, who it is, where its peers listen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -140,19 +140,26 @@ pub struct Identity {
     pub incarnations: Incarnations,
 }
 
-/// Where each node's RPC listener is. One image, replaced on change; readers never wait.
+/// Where each node's RPC listener is, and which nodes have left for good. Each is one image, replaced
+/// on change; readers never wait.
 #[derive(Clone, Debug)]
-pub struct AddressBook(watch::Sender<Arc<BTreeMap<NodeId, SocketAddr>>>);
+pub struct AddressBook {
+    addresses: watch::Sender<Arc<BTreeMap<NodeId, SocketAddr>>>,
+    left: watch::Sender<Arc<BTreeSet<NodeId>>>,
+}
 
 impl AddressBook {
     /// An empty book.
     pub fn new() -> AddressBook {
-        AddressBook(watch::Sender::new(Arc::new(BTreeMap::new())))
+        AddressBook {
+            addresses: watch::Sender::new(Arc::default()),
+            left: watch::Sender::new(Arc::default()),
+        }
     }
 
     /// Enters or replaces a node's address.
     pub fn set(&self, node: NodeId, addr: SocketAddr) {
-        self.0.send_if_modified(|book| {
+        self.addresses.send_if_modified(|book| {
             if book.get(&node) == Some(&addr) {
                 return false;
             }
@@ -163,23 +170,35 @@ impl AddressBook {
 
     /// Strikes a node out.
     pub fn remove(&self, node: NodeId) {
-        self.0.send_if_modified(|book| {
+        self.addresses.send_if_modified(|book| {
             book.contains_key(&node) && Arc::make_mut(book).remove(&node).is_some()
         });
     }
 
+    /// Notes that `node` has left the cluster and that its id never returns. One that has no address
+    /// may only not be known yet.
+    pub fn retire(&self, node: NodeId) {
+        self.left
+            .send_if_modified(|left| !left.contains(&node) && Arc::make_mut(left).insert(node));
+    }
+
+    /// Whether `node` has left for good.
+    pub fn has_left(&self, node: NodeId) -> bool {
+        self.left.borrow().contains(&node)
+    }
+
     /// Where `node` listens.
     pub fn get(&self, node: NodeId) -> Option<SocketAddr> {
-        self.0.borrow().get(&node).copied()
+        self.addresses.borrow().get(&node).copied()
     }
 
     /// All known nodes.
     pub fn nodes(&self) -> Vec<NodeId> {
-        self.0.borrow().keys().copied().collect()
+        self.addresses.borrow().keys().copied().collect()
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<BTreeMap<NodeId, SocketAddr>>> {
-        self.0.subscribe()
+        self.addresses.subscribe()
     }
 }
 

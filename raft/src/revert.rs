@@ -214,7 +214,7 @@ async fn may_take_back(
         .into_iter()
         .filter(|(id, _, voter)| *voter && *id != core.id && *id != returned)
         .map(|(id, node, _)| (id, node))
-        .filter(|(_, node)| core.board.book.get(*node).is_some())
+        .filter(|(_, node)| !core.board.book.has_left(*node))
         .collect();
     let asked_at = core.env.now();
     let asks = others

@@ -478,6 +478,9 @@ impl Controller {
                 self.0.book.remove(*gone);
             }
             known = image.nodes.keys().copied().collect();
+            for left in service.machine.borrow().state().burnt_nodes() {
+                self.0.book.retire(left);
+            }
             self.write_cluster_id(&image);
             self.write_members();
             self.shorten_log().await;

@@ -140,6 +140,11 @@ impl ControllerState {
         self.tables.burnt_nodes.contains(&node)
     }
 
+    /// The ids of nodes that left for good.
+    pub fn burnt_nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.tables.burnt_nodes.iter().copied().map(NodeId::new)
+    }
+
     /// The lowest id that no node ever had and no id above which was had.
     pub fn next_node(&self) -> i32 {
         self.tables.next_node
