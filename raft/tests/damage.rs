@@ -4,6 +4,8 @@
 
 mod harness;
 
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use corduroy_raft::{ProposalOutcome, RaftConfig, Role};
@@ -337,6 +339,62 @@ fn with_a_voter_away_nobody_is_taken_back_while_a_campaign_may_be_under_way() {
         }
         assert_eq!(cluster.agree().await, ["a", "b", "b"]);
     });
+}
+
+/// The voter whose word is missing may be away for hours: its leader says so once, and asks at once
+/// when it is back.
+#[test]
+fn a_leader_says_once_that_a_follower_waits_for_a_voter_that_is_away() {
+    run_paused(async {
+        let config = test_config();
+        let mut cluster = Cluster::simulated(3, config);
+        let leader = cluster.lead_all().await;
+        cluster.commit(&["a"]).await;
+        cluster.agree().await;
+        let rest: Vec<i32> = (1..=3).filter(|id| *id != leader).collect();
+        let (victim, away) = (rest[0], rest[1]);
+        cluster.kill(away).await;
+        cluster.kill(victim).await;
+        cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
+        let (lines, _capture) = capture_lines();
+        cluster.start(victim).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let waits = |line: &String| line.contains("waits for other voters");
+        assert_eq!(lines.try_iter().filter(waits).count(), 1);
+        assert!(cluster.replica(victim).log().state().no_vote);
+
+        cluster.start(away).await;
+        let returned = cluster.env.now();
+        wait_for("the flag to fall", || {
+            (!cluster.replica(victim).log().state().no_vote).then_some(())
+        })
+        .await;
+        let took = cluster.env.now().duration_since(returned);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    });
+}
+
+/// What this thread logs from here on, as long as the guard lives.
+fn capture_lines() -> (Receiver<String>, tracing::subscriber::DefaultGuard) {
+    let (sender, lines) = channel();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || Lines(sender.clone()))
+        .finish();
+    (lines, tracing::subscriber::set_default(subscriber))
+}
+
+struct Lines(Sender<String>);
+
+impl io::Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // Nobody listens once the test has ended.
+        let _ = self.0.send(String::from_utf8_lossy(line).into_owned());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// It still has its vote, for this very leader, and refuses an older one by itself: it comes back on
