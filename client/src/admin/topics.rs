@@ -18,6 +18,7 @@ use corduroy_protocol::messages::{
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
+use super::configs::{ConfigResource, ConfigSource};
 use super::log_end::log_ends;
 use super::{Admin, AdminCall, check};
 use crate::client::{ClientShared, Target};
@@ -471,6 +472,42 @@ impl CreateTopic {
             .with_validate_only(self.validate_only)
     }
 
+    /// Whether a topic has the partitions, the replicas and the settings that were asked for, and no
+    /// other settings of its own.
+    async fn is_what_was_asked_for(&self, described: &TopicDescription) -> Result<bool, Error> {
+        let has = |asked: Option<usize>, found: usize| asked.is_none_or(|asked| asked == found);
+        let replicas = described.partitions.iter();
+        let mut replicas = replicas.map(|partition| &partition.replicas);
+        let asked = |count: i64| usize::try_from(count).unwrap_or(usize::MAX);
+        let is_so_large = match self.assignment.is_empty() {
+            true => {
+                let partitions = self.partitions.map(|count| asked(count.into()));
+                let replication = self.replication.map(|count| asked(count.into()));
+                has(partitions, described.partitions.len())
+                    && replicas.all(|replicas| has(replication, replicas.len()))
+            }
+            false => replicas.eq(self.assignment.iter()),
+        };
+        if !is_so_large {
+            return Ok(false);
+        }
+        let resource = ConfigResource::Topic(self.name.clone());
+        let entries = Admin::new(self.client.clone())
+            .describe_configs(&resource)
+            .await?;
+        let own = entries
+            .into_iter()
+            .filter(|entry| entry.source == ConfigSource::Topic);
+        let own: BTreeMap<String, Option<String>> =
+            own.map(|entry| (entry.name, entry.value)).collect();
+        let wanted: BTreeMap<String, Option<String>> = self
+            .configs
+            .iter()
+            .map(|(name, value)| (name.clone(), Some(value.clone())))
+            .collect();
+        Ok(own == wanted)
+    }
+
     async fn run(self) -> Result<CreatedTopic, Error> {
         let deadline = self.client.api_deadline();
         let name: Arc<str> = self.name.as_str().into();
@@ -516,9 +553,7 @@ impl CreateTopic {
                 let partitions = Some(described.partitions.len() as i32);
                 let replication = described.partitions.first();
                 let replication = replication.map(|first| first.replicas.len() as i16);
-                let created = maybe_ours
-                    && (self.partitions.is_none() || self.partitions == partitions)
-                    && (self.replication.is_none() || self.replication == replication);
+                let created = maybe_ours && self.is_what_was_asked_for(&described).await?;
                 if !self.ensure && !created {
                     return Err(error.with_topic(&name));
                 }

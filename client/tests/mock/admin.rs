@@ -77,6 +77,23 @@ async fn a_topic_that_was_created_too_late_for_its_answer_is_created() {
     // One try, one plain answer.
     let error = admin.create_topic("t").partitions(3).await;
     assert_eq!(error.expect_err("exists").kind(), exists);
+
+    // Settings tell as well: one that is missing, the same one, and one that nobody here asked for.
+    let late = [Act::AppendThenRefuse(ErrorCode::RequestTimedOut)];
+    let short = |name| admin.create_topic(name).config("retention.ms", "5");
+    cluster.script(1, late.clone());
+    let error = short("v").await.expect_err("the mock sets nothing");
+    assert_eq!(error.kind(), exists);
+    admin
+        .alter_configs(ConfigResource::Topic("w".to_owned()))
+        .set("retention.ms", "5")
+        .await
+        .expect("the settings of all topics of the mock");
+    cluster.script(1, late.clone());
+    assert!(short("w").await.expect("ours").created);
+    cluster.script(1, late);
+    let error = admin.create_topic("x").await.expect_err("another's");
+    assert_eq!(error.kind(), exists);
 }
 
 #[tokio::test]
