@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corduroy_env::Env;
 use corduroy_raft::PeerState;
 use corduroy_record::{GroupId, LeaderEpoch, NodeId};
 use tokio::sync::Notify;
@@ -127,6 +128,33 @@ impl MetadataView {
         self.0.changed.notified().await;
     }
 
+    /// Waits until each of `groups` whose leader's node has just been lost has another leader, but
+    /// no longer than until `window` after the loss. Nodes that are lost later prolong nothing.
+    pub async fn failed_over(&self, env: &Env, mut groups: Vec<GroupId>, window: Duration) {
+        let mut last: Option<Instant> = None;
+        loop {
+            let mut changed = std::pin::pin!(self.changed());
+            // Registers the wait before the look, so that a change in between is not missed.
+            futures::future::poll_immediate(&mut changed).await;
+            let now = env.now();
+            let mut until: Option<Instant> = None;
+            // What has another leader, or was never in question, is not looked at again.
+            groups.retain(|group| {
+                let end = self.leader_lost_at(*group).map(|lost_at| lost_at + window);
+                let end = end.filter(|end| *end > now);
+                until = until.max(end);
+                end.is_some()
+            });
+            let Some(until) = until else { return };
+            let until = until.min(*last.get_or_insert(until));
+            if until <= now {
+                return;
+            }
+            // In time or not: who is still waited for is looked at again.
+            let _in_time = tokio::time::timeout_at(until, changed).await;
+        }
+    }
+
     /// Whether this node has not heard of a majority of the cluster for
     /// [`crate::node::ISOLATED_AFTER`].
     pub fn isolated(&self) -> bool {
@@ -150,6 +178,22 @@ impl MetadataView {
         let doubts = self.0.doubts.borrow();
         let doubt = doubts.get(&node);
         doubt.is_some_and(|doubt| now.saturating_duration_since(doubt.since) < window)
+    }
+
+    /// Whether any node stopped answering less than `window` before `now`.
+    pub fn any_lost_within(&self, now: Instant, window: Duration) -> bool {
+        let doubts = self.0.doubts.borrow();
+        doubts
+            .values()
+            .any(|doubt| now.saturating_duration_since(doubt.since) < window)
+    }
+
+    /// When the node of a partition's last known leader stopped answering, if it did.
+    pub fn leader_lost_at(&self, group: GroupId) -> Option<Instant> {
+        let leaders = self.0.leaders.borrow();
+        let doubts = self.0.doubts.borrow();
+        // Nobody ([`NOBODY`]) is never in doubt.
+        Some(doubts.get(&leaders.get(&group)?.node)?.since)
     }
 
     /// Everything at `now`, as a copy to send elsewhere.
@@ -315,5 +359,66 @@ mod tests {
         view.set_peer(node, PeerState::Up, start + WINDOW * 2);
         assert!(!view.lost_within(node, start + WINDOW * 2, WINDOW));
         assert_eq!(view.leader(group), Some(info));
+    }
+
+    /// Two partitions, of topics 1 and 2.
+    fn pair() -> [GroupId; 2] {
+        [1, 2].map(|topic| GroupId {
+            topic: corduroy_record::TopicId::from_bytes([topic; 16]),
+            partition: corduroy_record::PartitionIndex::new(0),
+        })
+    }
+
+    fn leads(group: GroupId, node: i32, epoch: i32) -> LeaderUpdate {
+        let info = LeaderInfo {
+            node: NodeId::new(node),
+            epoch: LeaderEpoch::new(epoch),
+            in_sync: vec![NodeId::new(node)],
+        };
+        LeaderUpdate { group, info }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failover_is_waited_for_until_a_while_after_the_loss() {
+        let (env, view) = (Env::real(), MetadataView::new(Arc::default()));
+        let [group, other] = pair();
+        let (two, three) = (NodeId::new(2), NodeId::new(3));
+        view.set_leaders(&[leads(group, 2, 1), leads(other, 3, 1)]);
+        let waited = async |groups: &[GroupId]| {
+            let asked_at = env.now();
+            view.failed_over(&env, groups.to_vec(), WINDOW).await;
+            env.now().saturating_duration_since(asked_at)
+        };
+        assert_eq!(waited(&[group, other]).await, Duration::ZERO, "all is well");
+
+        let lost_at = env.now();
+        view.set_peer(two, PeerState::Suspect, lost_at);
+        assert!(view.any_lost_within(lost_at, WINDOW));
+        assert_eq!(waited(&[other]).await, Duration::ZERO, "another node's");
+        tokio::time::sleep(WINDOW * 9 / 10).await;
+        // Another loss, on which the question does not hang.
+        view.set_peer(three, PeerState::Down, env.now());
+        assert_eq!(waited(&[group]).await, WINDOW / 10, "since the loss");
+        assert_eq!(
+            waited(&[group]).await,
+            Duration::ZERO,
+            "leaderless for long"
+        );
+        assert!(!view.any_lost_within(lost_at + WINDOW * 2, WINDOW));
+
+        // Both in question; one is over before the other would be given up.
+        view.set_peer(two, PeerState::Up, env.now());
+        view.set_peer(two, PeerState::Down, env.now());
+        let asked_at = env.now();
+        let both = [group, other];
+        let (waited, ()) = tokio::join!(waited(&both), async {
+            tokio::time::sleep(WINDOW / 5).await;
+            view.set_leaders(&[leads(group, 1, 2)]);
+        });
+        let given_up = (lost_at + WINDOW * 19 / 10).saturating_duration_since(asked_at);
+        assert_eq!(
+            waited, given_up,
+            "the end of the one that has no leader yet"
+        );
     }
 }

@@ -26,13 +26,13 @@ const TOPIC_IDS_SINCE: i16 = 12;
 const OPERATIONS_NOT_ASKED: i32 = i32::MIN;
 /// How long an answer waits for the leaders of topics that it has just made.
 const LEADERS_WAIT: Duration = Duration::from_secs(5);
-/// How long an answer waits for new leaders in place of those on a node that stopped answering
-/// less than this time ago. A client asks the moment its connection breaks, which is before a
-/// failover can be over, and one that is told of the dead leader once more, or of none, looks again
-/// only after its own timer (librdkafka: 1 s, whatever its settings). So an answer that is held for
-/// no longer than that costs it nothing. On quiet nodes the leaders are there within milliseconds;
-/// where a machine has far too much to do, elections were seen to take 0.9 s.
-const FAILOVER_WAIT: Duration = Duration::from_secs(1);
+/// How long after a node stopped answering an answer waits for new leaders in place of those on it.
+/// A client asks the moment its connection breaks, which is before a failover can be over, and one
+/// that is told of the dead leader once more, or of none, looks again only after its own timer
+/// (librdkafka: 1 s, whatever its settings). Answers keep the order of their questions: until then
+/// everything else on that connection waits as well, produced records of healthy partitions too. So
+/// it is no longer than what a failover takes, and counts from the loss, not from the question.
+pub const FAILOVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a node that is down stays in the list of brokers; it leads nothing meanwhile.
 /// librdkafka 2.12 gives a broker that left the list up together with the partitions that it is
 /// just moving away from it, and finds those again only a second later.
@@ -127,27 +127,23 @@ pub async fn answer(
 /// The newest image, once no asked partition's leader is on a node that has just been lost, or
 /// [`FAILOVER_WAIT`] after it was.
 async fn settled_image(ctx: &KafkaContext, wanted: &Wanted) -> Arc<MetadataImage> {
-    let settled = || {
+    // Nearly always: nobody is to be waited for, and no partition is looked at.
+    if ctx.metadata.any_lost_within(ctx.env.now(), FAILOVER_WAIT) {
         let image = ctx.metadata.image();
-        let now = ctx.env.now();
-        let unsettled = |topic: &TopicInfo| {
-            topic.groups().any(|group| {
-                let leader = ctx.metadata.last_leader(group);
-                leader.is_some_and(|l| ctx.metadata.lost_within(l.node, now, FAILOVER_WAIT))
-            })
-        };
-        !match wanted {
-            Wanted::All => image.topics.values().any(unsettled),
-            Wanted::Named(names) => names.iter().any(|(name, id)| {
-                let topic = match name {
+        let groups: Vec<GroupId> = match wanted {
+            Wanted::All => image.topics.values().flat_map(TopicInfo::groups).collect(),
+            Wanted::Named(names) => {
+                let topics = names.iter().filter_map(|(name, id)| match name {
                     Some(name) => image.topics.get(name.as_str()),
                     None => image.topic_by_id(TopicId::new(*id)),
-                };
-                topic.is_some_and(unsettled)
-            }),
-        }
-    };
-    let _settled = ctx.wait_until(ctx.env.now() + FAILOVER_WAIT, settled).await;
+                });
+                topics.flat_map(TopicInfo::groups).collect()
+            }
+        };
+        ctx.metadata
+            .failed_over(&ctx.env, groups, FAILOVER_WAIT)
+            .await;
+    }
     ctx.metadata.image()
 }
 

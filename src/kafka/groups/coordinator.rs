@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::controller::NewTopic;
 use crate::group::{CONSUMER_OFFSETS, GroupCall, Reply};
 use crate::kafka::context::KafkaContext;
-use crate::kafka::metadata::{address_of, wait_for_leaders};
+use crate::kafka::metadata::{FAILOVER_WAIT, address_of, wait_for_leaders};
 use crate::shard::ShardMessage;
 
 /// First version that asks for several keys at once (KIP-699).
@@ -27,9 +27,6 @@ const KEY_TRANSACTION: i8 = 1;
 const TOPIC_WAIT: Duration = Duration::from_secs(5);
 /// How long it waits before that for nodes that the seeds name and that have not joined yet.
 const FOUNDERS_WAIT: Duration = Duration::from_secs(3);
-/// How long an answer waits for a coordinator while a failover is under way: as Metadata's do for
-/// leaders, since a client that is told of none waits for its own timer (librdkafka: 0.5 s).
-const LEADER_WAIT: Duration = Duration::from_secs(1);
 
 /// Where a group's coordinator is, or why nobody knows.
 type Found = Result<(i32, String, i32), (ErrorCode, String)>;
@@ -110,13 +107,28 @@ async fn find(ctx: &KafkaContext, key_type: i8, keys: Vec<StrBytes>) -> Vec<(Str
         .filter_map(|key| partition_of(ctx, key))
         .collect();
     let places: Vec<GroupId> = places.into_iter().collect();
-    wait_for_leaders(ctx, &places, LEADER_WAIT).await;
+    wait_for_coordinators(ctx, &places).await;
     let keys = keys.into_iter();
     keys.map(|key| {
         let found = leader_of(ctx, &key);
         (key, found)
     })
     .collect()
+}
+
+/// Waits for coordinators as Metadata does for leaders: a client that is told of none waits for its
+/// own timer (librdkafka: 0.5 s). Where a leader's node was lost it waits no longer than until
+/// [`FAILOVER_WAIT`] after that; where nobody has led yet, or a leader has resigned, just as long from
+/// now on.
+async fn wait_for_coordinators(ctx: &KafkaContext, places: &[GroupId]) {
+    let places = places.iter().copied();
+    let (lost, vacant): (Vec<GroupId>, Vec<GroupId>) = places
+        .filter(|place| ctx.metadata.leader(*place).is_none())
+        .partition(|place| ctx.metadata.leader_lost_at(*place).is_some());
+    futures::join!(
+        ctx.metadata.failed_over(&ctx.env, lost, FAILOVER_WAIT),
+        wait_for_leaders(ctx, &vacant, FAILOVER_WAIT),
+    );
 }
 
 /// The leader of a group's partition, as far as this node knows now.
