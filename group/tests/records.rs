@@ -46,7 +46,18 @@ fn offset(leader_epoch: i32, expire_timestamp_ms: Option<i64>) -> GroupRecord {
         metadata: text("note"),
         commit_timestamp_ms: 1000,
         expire_timestamp_ms,
+        topic_id: None,
     }))
+}
+
+/// An offset that says which topic it is of: the id has the bytes 1 to 16.
+fn offset_of_topic() -> GroupRecord {
+    let mut record = offset(5, None);
+    let id = std::array::from_fn(|at| at as u8 + 1);
+    if let GroupRecord::Offset { value, .. } = &mut record {
+        value.as_mut().unwrap().topic_id = Some(TopicId::from_bytes(id));
+    }
+    record
 }
 
 fn classic(
@@ -177,6 +188,11 @@ fn written() -> Vec<(GroupRecord, &'static str, &'static str)> {
             "0003000000000000002a0000000500046e6f746500000000000003e8",
         ),
         (
+            offset_of_topic(),
+            "000100016700017400000007",
+            "0004000000000000002a00000005056e6f746500000000000003e80100100102030405060708090a0b0c0d0e0f10",
+        ),
+        (
             offset(-1, Some(2000)),
             "000100016700017400000007",
             "0001000000000000002a00046e6f746500000000000003e800000000000007d0",
@@ -271,6 +287,12 @@ fn what_other_versions_wrote_is_read() {
             "0004000000000000002a00000005056e6f746500000000000003e801001000000000000000000000000000000000",
             offset(5, None),
         ),
+        // Beside the id a tagged field of a version to come.
+        (
+            "000100016700017400000007",
+            "0004000000000000002a00000005056e6f746500000000000003e80200100102030405060708090a0b0c0d0e0f100702ffff",
+            offset_of_topic(),
+        ),
         (
             "0002000167",
             "00000008636f6e73756d657200000003000572616e676500016d0000000100016d00016300022f680000000a0000000201020000000103",
@@ -317,8 +339,11 @@ fn a_length_of_two_bytes() {
 }
 
 #[test]
-fn an_offset_with_its_own_expiry_has_no_leader_epoch() {
-    let record = offset(5, Some(2000));
+fn an_offset_with_its_own_expiry_has_no_leader_epoch_and_no_topic_id() {
+    let mut record = offset_of_topic();
+    if let GroupRecord::Offset { value, .. } = &mut record {
+        value.as_mut().unwrap().expire_timestamp_ms = Some(2000);
+    }
     let value = record.encode_value().unwrap();
     let read = GroupRecord::decode(&record.encode_key(), Some(&value));
     assert_eq!(read, Ok(Some(offset(-1, Some(2000)))));
@@ -536,13 +561,15 @@ fn any_consumer_member() -> impl Strategy<Value = ConsumerMemberValue> {
 }
 
 fn any_record() -> impl Strategy<Value = GroupRecord> {
-    let offset = (any::<i64>(), any::<i32>(), any_text(), any::<i64>()).prop_map(
-        |(offset, epoch, metadata, commit)| OffsetValue {
+    let id = prop::option::of((1..u128::MAX).prop_map(|id| TopicId::from_bytes(id.to_be_bytes())));
+    let offset = (any::<i64>(), any::<i32>(), any_text(), any::<i64>(), id).prop_map(
+        |(offset, epoch, metadata, commit, topic_id)| OffsetValue {
             offset: Offset::new(offset),
             leader_epoch: LeaderEpoch::new(epoch),
             metadata,
             commit_timestamp_ms: commit,
             expire_timestamp_ms: None,
+            topic_id,
         },
     );
     let offset = (

@@ -102,14 +102,45 @@ impl ProducerId {
     pub const NONE: ProducerId = ProducerId(-1);
 }
 
-/// The random identity of one incarnation of a topic (KIP-516). A recreated topic has another.
+/// The identity of one incarnation of a topic (KIP-516). A recreated topic has another.
+///
+/// Clients see 16 opaque bytes. Those that a cluster hands out ([`TopicId::made_in`]) are UUIDs of
+/// version 8 (RFC 9562) that tell when the topic was made: 48 bits, big-endian, hold the version of
+/// the cluster's metadata that shows the topic first; 74 bits are random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TopicId(Uuid);
+
+/// The version of UUIDs whose bits mean what their maker says (RFC 9562).
+const CUSTOM_VERSION: usize = 8;
+
+/// The largest version of metadata that a [`TopicId`] can tell.
+const VERSION_MAX: u64 = (1 << 48) - 1;
 
 impl TopicId {
     /// Wraps a UUID.
     pub const fn new(id: Uuid) -> Self {
         Self(id)
+    }
+
+    /// A new id of a topic that version `version` of the cluster's metadata shows first. `random`
+    /// bits tell apart what is made at once.
+    pub const fn made_in(version: u64, random: u128) -> Self {
+        // 2^48 changes do not happen; after so many all are told as the last.
+        let version = if version < VERSION_MAX {
+            version
+        } else {
+            VERSION_MAX
+        };
+        let bits = (version as u128) << 80 | random & ((1 << 80) - 1);
+        Self(uuid::Builder::from_custom_bytes(bits.to_be_bytes()).into_uuid())
+    }
+
+    /// The version of the cluster's metadata that showed this topic first: one that is at least as
+    /// new and does not show it knows that it is gone. `None`: the id was not made by
+    /// [`TopicId::made_in`], and tells nothing.
+    pub fn made_in_version(self) -> Option<u64> {
+        let version = (self.0.as_u128() >> 80) as u64;
+        (self.0.get_version_num() == CUSTOM_VERSION).then_some(version)
     }
 
     /// The sixteen bytes in network order, as on the wire.
@@ -178,5 +209,25 @@ pub struct TopicPartition {
 impl fmt::Display for TopicPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.topic, self.partition)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_id_tells_in_which_version_it_was_made() {
+        for version in [0, 1, 0x1234_5678_9abc, VERSION_MAX] {
+            for random in [0, u128::MAX, 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef] {
+                let id = TopicId::made_in(version, random);
+                assert_eq!(id.made_in_version(), Some(version), "{id}");
+            }
+        }
+        assert_ne!(TopicId::made_in(1, 1), TopicId::made_in(1, 2));
+        let id = TopicId::made_in(0x1234_5678_9abc, u128::MAX);
+        assert_eq!(id.to_string(), "12345678-9abc-8fff-bfff-ffffffffffff");
+        let random = uuid::Builder::from_random_bytes([0xab; 16]).into_uuid();
+        assert_eq!(TopicId::new(random).made_in_version(), None);
     }
 }

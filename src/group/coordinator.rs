@@ -22,7 +22,7 @@ use super::call::GroupCall;
 use super::classic::{Reign, Waiters, classic_limits};
 use super::consumer::ConsumerGroups;
 use super::migration::ClassicTask;
-use super::topics::GoneTopics;
+use super::topics::DeadOffsets;
 use super::writer::Writer;
 
 /// A clock that nothing waits for still ticks so often: clients that went away are noticed.
@@ -38,7 +38,7 @@ pub struct Coordinator {
     pub(super) metadata: MetadataView,
     pub(super) writer: Rc<Writer>,
     pub(super) consumers: ConsumerGroups,
-    pub(super) gone_topics: GoneTopics,
+    pub(super) dead_offsets: DeadOffsets,
     started: Instant,
     pub(super) reign: RefCell<Option<Reign>>,
     next_office: Cell<u64>,
@@ -81,7 +81,7 @@ impl Coordinator {
             partition,
             metadata,
             consumers: ConsumerGroups::default(),
-            gone_topics: GoneTopics::default(),
+            dead_offsets: DeadOffsets::default(),
             reign: RefCell::default(),
             next_office: Cell::new(0),
             waiters: Waiters::default(),
@@ -106,8 +106,7 @@ impl Coordinator {
                 break;
             }
             let reigns = self.serving().is_ok();
-            self.gone_topics
-                .look(&self.metadata.image(), self.env.unix_millis());
+            self.dead_offsets.follow(&self.metadata.image());
             if reigns {
                 self.look_at_size();
                 self.tick();
@@ -287,6 +286,7 @@ impl Coordinator {
             info!(%partition, %term, groups = count, with_members = live, "coordinates its groups");
         }
         *self.reign.borrow_mut() = Some(reign);
+        self.dead_offsets.look_again();
         self.wake.notify_one();
     }
 

@@ -6,17 +6,18 @@
 //! does: while its members or its state are changing, nothing of it goes, and while anything of it
 //! waits, its own record stays ([`OnItsWay`]).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 
 use corduroy_group::classic::{ClassicGroup, ClassicState};
 use corduroy_group::commits::{OnItsWay, Retention, Subscribed, expired, has_expired};
-use corduroy_group::records::{GroupRecord, OffsetValue};
+use corduroy_group::records::GroupRecord;
 use corduroy_protocol::ErrorCode;
-use corduroy_record::{Term, TopicPartition};
+use corduroy_record::Term;
 use tracing::{info, warn};
 
 use super::coordinator::Coordinator;
+use super::topics::{Standing, standing};
 
 /// Groups that are looked at in one go, while commits wait a moment.
 const GROUPS_AT_ONCE: usize = 64;
@@ -24,8 +25,15 @@ const GROUPS_AT_ONCE: usize = 64;
 /// Tombstones that are written in one go.
 const RECORDS_AT_ONCE: usize = 4096;
 
-/// Topics that have gone, each with the time at which its end was seen.
-type Gone = [(String, i64)];
+/// What a look for offsets of deleted topics has found.
+#[derive(Default)]
+struct Found {
+    /// Their tombstones.
+    dead: Vec<GroupRecord>,
+    /// Whether there are offsets of topics that this node does not know yet; complete only where
+    /// the look reached its end.
+    some_are_ahead: bool,
+}
 
 impl Coordinator {
     /// Forgets what has expired, as often as `offsets.retention.check.interval.ms` says, beside
@@ -132,36 +140,38 @@ impl Coordinator {
     /// Forgets the offsets of deleted topics, as Kafka does: a topic that gets the same name later
     /// shares nothing with its ancestor.
     pub(super) fn forget_gone_topics(self: &Rc<Self>) {
-        let Some(gone) = self.gone_topics.begin() else {
+        if !self.dead_offsets.begin() {
             return;
-        };
+        }
         let coordinator = self.clone();
         self.env.spawn_local(async move {
-            match coordinator.forget_offsets_of(&gone).await {
-                Ok(()) => {
-                    coordinator.gone_topics.end(&gone);
+            match coordinator.forget_dead_offsets().await {
+                Ok(some_are_ahead) => {
+                    coordinator.dead_offsets.end(Some(some_are_ahead));
                     // More may have ended meanwhile.
                     coordinator.wake();
                 }
                 Err(code) => {
                     warn!(code = code.name(), "offsets of deleted topics stay for now");
-                    coordinator.gone_topics.end(&[]);
+                    coordinator.dead_offsets.end(None);
                 }
             }
         });
     }
 
-    async fn forget_offsets_of(self: &Rc<Self>, gone: &Gone) -> Result<(), ErrorCode> {
-        // Everything that was committed before the end of a topic was seen is applied then.
+    /// Says whether offsets are left that are ahead of this node's image.
+    async fn forget_dead_offsets(self: &Rc<Self>) -> Result<bool, ErrorCode> {
+        // What was decided by an older image is applied then.
         self.writer.settled().await;
         let term = self.serving()?;
         loop {
-            if self.offsets_of_the_dead(gone, 1).is_empty() {
-                return Ok(());
+            let found = self.find_dead(1);
+            if found.dead.is_empty() {
+                return Ok(found.some_are_ahead);
             }
             let mut count = 0;
             let decide = || {
-                let records = self.offsets_of_the_dead(gone, RECORDS_AT_ONCE);
+                let records = self.find_dead(RECORDS_AT_ONCE).dead;
                 count = records.len();
                 records
             };
@@ -170,34 +180,28 @@ impl Coordinator {
         }
     }
 
-    /// Tombstones of offsets that were committed before their topic's end was seen, at most `most`.
-    fn offsets_of_the_dead(&self, gone: &Gone, most: usize) -> Vec<GroupRecord> {
-        let mut seen: HashMap<&str, i64> = HashMap::new();
-        for (topic, ms) in gone {
-            let last = seen.entry(topic).or_insert(*ms);
-            *last = (*last).max(*ms);
-        }
-        let is_dead = |partition: &TopicPartition, value: &OffsetValue| {
-            let seen_ms = seen.get(&*partition.topic);
-            seen_ms.is_some_and(|seen_ms| value.commit_timestamp_ms <= *seen_ms)
-        };
+    /// Tombstones of offsets whose topic has ended, at most `most`.
+    fn find_dead(&self, most: usize) -> Found {
+        let image = self.metadata.image();
         let machine = self.partition.machine();
-        let groups = machine
-            .groups()
-            .into_iter()
-            .flat_map(|table| table.groups());
-        let offsets = groups.flat_map(|(name, state)| {
-            let offsets = state.offsets.iter();
-            offsets.map(move |(partition, value)| (name, partition, value))
-        });
-        let dead = offsets.filter(|(_, partition, value)| is_dead(partition, value));
-        dead.take(most)
-            .map(|(name, partition, _)| GroupRecord::Offset {
-                group: name.to_owned(),
-                partition: partition.clone(),
-                value: None,
-            })
-            .collect()
+        let mut found = Found::default();
+        for (name, state) in machine.groups().into_iter().flat_map(|t| t.groups()) {
+            for (partition, value) in &state.offsets {
+                match standing(&image, partition, value) {
+                    Standing::Lives => {}
+                    Standing::Ahead => found.some_are_ahead = true,
+                    Standing::Dead => found.dead.push(GroupRecord::Offset {
+                        group: name.to_owned(),
+                        partition: partition.clone(),
+                        value: None,
+                    }),
+                }
+                if found.dead.len() >= most {
+                    return found;
+                }
+            }
+        }
+        found
     }
 
     /// What the running members of a group subscribe to.

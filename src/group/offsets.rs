@@ -15,6 +15,7 @@ use crate::controller::MetadataImage;
 use super::call::{AskedOffset, CommitRequest, CommittedOffset, FetchOffsetsRequest, Reply};
 use super::coordinator::{Coordinator, Moment};
 use super::expiry::Joining;
+use super::topics::{Standing, standing};
 
 /// First version of OffsetCommit for members of the consumer protocol: what stands in the place of
 /// their epoch before is a generation.
@@ -55,22 +56,24 @@ impl Coordinator {
         let metadata_max = self.configs().offset_metadata_max;
         let Moment { now_ms, .. } = self.moment();
         let image = self.metadata.image();
-        // Ends of topics that this decision knows of are seen before it: what it commits is of the
-        // topics of this image, and must not count as something of their ancestors.
-        self.gone_topics.look(&image, now_ms);
-        let now_ms = self.gone_topics.after_all_ends(now_ms);
         let mut records = Vec::with_capacity(request.offsets.len() + 1);
         records.extend(self.owed(&group));
         for (answer, commit) in answers.iter_mut().zip(request.offsets) {
-            let refused = commit.refused.or_else(|| {
-                let other = is_of_another(&image, &commit.partition, commit.topic_id);
-                let judged = judge_metadata(&commit.metadata, metadata_max);
-                other.or(judged.err().map(|error| error.code))
-            });
-            if let Some(code) = refused {
-                *answer = code;
-                continue;
-            }
+            let judged = match commit.refused {
+                Some(code) => Err(code),
+                None => judge_metadata(&commit.metadata, metadata_max)
+                    .map_err(|error| error.code)
+                    .and_then(|()| {
+                        self.judge_topic(&image, &group, &commit.partition, commit.topic_id)
+                    }),
+            };
+            let topic_id = match judged {
+                Ok(id) => id,
+                Err(code) => {
+                    *answer = code;
+                    continue;
+                }
+            };
             records.push(GroupRecord::Offset {
                 group: group.clone(),
                 partition: commit.partition,
@@ -82,6 +85,7 @@ impl Coordinator {
                     expire_timestamp_ms: request
                         .retention_ms
                         .map(|retention| now_ms.saturating_add(retention)),
+                    topic_id: Some(topic_id),
                 }),
             });
         }
@@ -98,6 +102,32 @@ impl Coordinator {
             }
             let _gone = reply.send(answers);
         });
+    }
+
+    /// The topic that a commit is of, which its record names: the one that has the name now. `asked`:
+    /// the one that the client names by id.
+    fn judge_topic(
+        &self,
+        image: &MetadataImage,
+        group: &str,
+        partition: &TopicPartition,
+        asked: Option<TopicId>,
+    ) -> Result<TopicId, ErrorCode> {
+        if let Some(code) = is_of_another(image, partition, asked) {
+            return Err(code);
+        }
+        let machine = self.partition.machine();
+        let state = machine.groups().and_then(|table| table.get(group));
+        let before = state.and_then(|state| state.offsets.get(partition));
+        if before.is_some_and(|value| standing(image, partition, value) == Standing::Ahead) {
+            // Decided by this image the commit would be of an ancestor, and forgotten soon.
+            return Err(ErrorCode::CoordinatorLoadInProgress);
+        }
+        // Deleted since the client's shard looked the name up.
+        let topic = image.topics.get(&partition.topic);
+        topic
+            .map(|topic| topic.id)
+            .ok_or(ErrorCode::UnknownTopicOrPartition)
     }
 
     /// Whether a commit is of the group's current generation, or from outside of a group without
@@ -183,7 +213,6 @@ impl Coordinator {
             check_fetch(consumer, member.as_deref(), *epoch).map_err(|error| error.code)?;
         }
         let image = self.metadata.image();
-        self.gone_topics.look(&image, self.moment().now_ms);
         let topic_id = |partition: &TopicPartition| {
             let topic = image.topics.get(&partition.topic);
             topic.map(|topic| topic.id)
@@ -191,7 +220,7 @@ impl Coordinator {
         // The offset of a topic that has ended is there until its tombstone is written, and is not
         // one of its successor.
         let lives = |partition: &TopicPartition, value: &&OffsetValue| {
-            !self.gone_topics.is_of_the_dead(partition, value)
+            standing(&image, partition, value) != Standing::Dead
         };
         let offsets = state.map(|state| &state.offsets);
         Ok(match request.partitions {
@@ -201,7 +230,7 @@ impl Coordinator {
                 .filter(|(partition, value)| lives(partition, value))
                 .map(|(partition, value)| CommittedOffset {
                     partition: partition.clone(),
-                    topic_id: topic_id(partition),
+                    topic_id: value.topic_id.or_else(|| topic_id(partition)),
                     value: Ok(Some(value.clone())),
                 })
                 .collect(),
@@ -213,7 +242,14 @@ impl Coordinator {
                          topic_id: asked,
                      }| {
                         let offset = offsets.and_then(|offsets| offsets.get(&partition));
-                        let offset = offset.filter(|value| lives(&partition, value));
+                        // One that is ahead of the image is not of the topic that was asked for.
+                        let is_asked = |value: &&OffsetValue| match (asked, value.topic_id) {
+                            (Some(asked), Some(id)) => asked == id,
+                            _ => true,
+                        };
+                        let offset = offset
+                            .filter(|value| lives(&partition, value))
+                            .filter(is_asked);
                         CommittedOffset {
                             topic_id: topic_id(&partition),
                             value: match is_of_another(&image, &partition, asked) {

@@ -3,13 +3,15 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use corduroy_env::Env;
+use corduroy_env::{Env, Listener, Network, NetworkFuture, Simulation, Stream};
 use corduroy_group::GroupError;
 use corduroy_group::classic::{
     JoinAnswer, JoinRequest, Leaving, MemberIdentity, SyncAnswer, SyncRequest,
@@ -27,6 +29,8 @@ use corduroy_record::{
 use corduroy_storage::{Disk, IoMode, SimDisk, Store, StoreConfig, recover};
 use tokio::sync::{Notify, oneshot};
 
+mod positions;
+
 use super::consumer::Then;
 use super::{
     AskedOffset, CONSUMER_OFFSETS, CommitRequest, CommittedOffset, Coordinator,
@@ -38,13 +42,16 @@ use crate::partition::{Changes, Partition, PartitionMachine, PartitionSettings};
 
 const GROUP: &str = "billing";
 const TOPIC: &str = "orders";
-const OLD: TopicId = TopicId::from_bytes([1; 16]);
-const NEW: TopicId = TopicId::from_bytes([2; 16]);
+const OLD: TopicId = TopicId::made_in(1, 1);
+const NEW: TopicId = TopicId::made_in(2, 2);
 const REPLICA: ReplicaId = ReplicaId::new(7);
 const NODE: NodeId = NodeId::new(1);
+/// Some day's noon, milliseconds since the Unix epoch.
+const NOON_MS: i64 = 1_800_000_000_000;
 
 /// A coordinator that leads alone.
 struct World {
+    env: Env,
     coordinator: Rc<Coordinator>,
     metadata: MetadataView,
 }
@@ -60,10 +67,10 @@ fn topic(name: &str, id: TopicId) -> TopicInfo {
     }
 }
 
-/// An image in which [`TOPIC`] has this id.
-fn image(version: u64, id: TopicId) -> Arc<MetadataImage> {
-    let internal = topic(CONSUMER_OFFSETS, TopicId::from_bytes([9; 16]));
-    let topics = [internal, topic(TOPIC, id)];
+/// An image in which [`TOPIC`] has this id, or does not exist.
+fn image(version: u64, id: impl Into<Option<TopicId>>) -> Arc<MetadataImage> {
+    let mut topics = vec![topic(CONSUMER_OFFSETS, TopicId::from_bytes([9; 16]))];
+    topics.extend(id.into().map(|id| topic(TOPIC, id)));
     let settings = [("group.initial.rebalance.delay.ms", "0")];
     Arc::new(MetadataImage {
         version,
@@ -90,9 +97,30 @@ fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 'static
     });
 }
 
+/// A node's clocks: simulated time, and what the wall shows at the beginning.
+fn clocks(unix_millis: i64) -> Env {
+    Env::simulated(Simulation {
+        seed: 1,
+        unix_millis,
+        network: Box::new(NoNetwork),
+    })
+}
+
+struct NoNetwork;
+
+impl Network for NoNetwork {
+    fn listen(&self, _addr: SocketAddr) -> NetworkFuture<'_, Listener> {
+        Box::pin(async { Err(ErrorKind::Unsupported.into()) })
+    }
+
+    fn connect(&self, _addr: SocketAddr) -> NetworkFuture<'_, Stream> {
+        Box::pin(async { Err(ErrorKind::Unsupported.into()) })
+    }
+}
+
 impl World {
     async fn start() -> World {
-        let env = Env::real();
+        let env = clocks(NOON_MS);
         let (disk, root): (Arc<dyn Disk>, _) = (Arc::new(SimDisk::new()), PathBuf::from("/data"));
         recover(&disk, &root).expect("an empty disk");
         let config = StoreConfig {
@@ -135,10 +163,23 @@ impl World {
         let settings = PartitionSettings::resolve(&image, internal, 1);
         let group = internal.group(PartitionIndex::new(0));
         let partition = open(&env, &raft, &store, group, settings).await;
+        World::coordinate(env, partition, image).await
+    }
+
+    /// Another coordinator of the same log takes over: of another node, with an image and clocks of
+    /// its own, or of this one after a restart. What was only in memory is gone.
+    async fn succeed(self, image: Arc<MetadataImage>, env: Env) -> World {
+        self.coordinator.stop();
+        self.coordinator.writer.idle().await;
+        World::coordinate(env, self.coordinator.partition.clone(), image).await
+    }
+
+    async fn coordinate(env: Env, partition: Rc<Partition>, image: Arc<MetadataImage>) -> World {
         let metadata = MetadataView::new(image);
         let coordinator = Coordinator::new(env.clone(), partition, metadata.clone());
         env.spawn_local(coordinator.clone().run());
         let world = World {
+            env,
             coordinator,
             metadata,
         };
@@ -414,7 +455,6 @@ fn a_position_of_a_recreated_topic_lives_and_its_ancestors_is_seen_by_nobody() {
         world.recreate_topic();
         // Before the tombstone, and whoever asks.
         assert!(world.fetch(None).await.is_empty());
-        // In the same millisecond as the end of the topic before.
         let committed = world.commit(Some(NEW), 3).await.expect("an answer");
         assert_eq!(committed, [ErrorCode::None]);
         calm().await;

@@ -1,14 +1,13 @@
 //! The cluster's topics as groups see them: what assignors assign, and what has gone.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use corduroy_group::consumer::{TopicFacts, Topics};
 use corduroy_group::records::OffsetValue;
 use corduroy_record::{TopicId, TopicPartition};
 
-use crate::controller::MetadataImage;
+use crate::controller::{MetadataImage, TopicInfo};
 
 use super::is_internal;
 
@@ -38,87 +37,100 @@ impl Topics for ImageTopics {
     }
 }
 
-/// How long a topic's end is remembered by a coordinator that does not lead: whoever takes over
-/// meanwhile forgets the topic's offsets.
-const GONE_KEPT_MS: i64 = 600_000;
-
-/// Topics that were deleted, also where another of the same name is there already: their committed
-/// offsets mean nothing any more.
-///
-/// Law: an offset is of a topic that has ended exactly if its commit's time is not after the one at
-/// which the end was seen. So whoever decides a commit looks first, and takes its time from
-/// [`GoneTopics::after_all_ends`].
-#[derive(Default)]
-pub(super) struct GoneTopics(RefCell<Gone>);
-
-#[derive(Default)]
-struct Gone {
-    image: Option<Arc<MetadataImage>>,
-    /// When the newest end of a topic of this name was seen, milliseconds since the Unix epoch.
-    seen_ms: HashMap<String, i64>,
-    /// The newest of all ends.
-    last_ms: Option<i64>,
-    is_being_forgotten: bool,
+/// What a coordinator knows of a committed position's topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The topic of this name is the one that the position is of, or the position does not say.
+    Lives,
+    /// The topic has ended, whether or not another one has its name.
+    Dead,
+    /// The topic is newer than this node's image. Whoever took the commit had a newer one.
+    Ahead,
 }
 
-impl GoneTopics {
-    /// Compares with the image before.
-    pub(super) fn look(&self, image: &Arc<MetadataImage>, now_ms: i64) {
-        let mut gone = self.0.borrow_mut();
-        let before = match gone.image.replace(image.clone()) {
+/// Judges a committed position by the topic that its record names.
+///
+/// Law: identity decides, and no clock. A position is dead exactly if the image that is looked at
+/// was made with the topic or after it, and does not show it under the position's name. Ids of
+/// topics tell since which version they are there ([`TopicId::made_in_version`]); ids that do not
+/// are from before all that do.
+pub(super) fn standing(
+    image: &MetadataImage,
+    partition: &TopicPartition,
+    value: &OffsetValue,
+) -> Standing {
+    let Some(id) = value.topic_id else {
+        return Standing::Lives;
+    };
+    let named = image.topics.get(&partition.topic);
+    if named.is_some_and(|topic| topic.id == id) {
+        Standing::Lives
+    } else if id
+        .made_in_version()
+        .is_some_and(|since| since > image.version)
+    {
+        Standing::Ahead
+    } else {
+        Standing::Dead
+    }
+}
+
+/// When a coordinator looks for positions of topics that have ended, to forget them.
+#[derive(Default)]
+pub(super) struct DeadOffsets(RefCell<Looking>);
+
+#[derive(Default)]
+struct Looking {
+    /// The newest image that was looked at.
+    image: Option<Arc<MetadataImage>>,
+    is_due: bool,
+    is_under_way: bool,
+    /// The last look found positions that are ahead of its image.
+    some_are_ahead: bool,
+}
+
+impl DeadOffsets {
+    /// Compares with the image before: a look is due where a topic has ended since.
+    pub(super) fn follow(&self, image: &Arc<MetadataImage>) {
+        let mut looking = self.0.borrow_mut();
+        let before = match looking.image.replace(image.clone()) {
             Some(before) if before.version != image.version => before,
             _ => return,
         };
-        gone.seen_ms
-            .retain(|_, seen_ms| now_ms.saturating_sub(*seen_ms) < GONE_KEPT_MS);
-        for topic in before.topics.values() {
+        let has_ended = |topic: &TopicInfo| {
             let now = image.topics.get(&topic.name);
-            if now.is_none_or(|now| now.id != topic.id) {
-                // Clocks of the wall may go back; ends do not.
-                let seen_ms = now_ms.max(gone.last_ms.unwrap_or(now_ms));
-                gone.last_ms = Some(seen_ms);
-                gone.seen_ms.insert(topic.name.clone(), seen_ms);
-            }
+            now.is_none_or(|now| now.id != topic.id)
+        };
+        // A topic that came and went between two images is in neither.
+        if looking.some_are_ahead || before.topics.values().any(has_ended) {
+            looking.is_due = true;
         }
     }
 
-    /// The time of a commit that is decided now: after every end that has been seen.
-    pub(super) fn after_all_ends(&self, now_ms: i64) -> i64 {
-        let gone = self.0.borrow();
-        gone.last_ms
-            .map_or(now_ms, |last_ms| now_ms.max(last_ms.saturating_add(1)))
+    /// A look is due: positions of topics that ended under another coordinator may be left.
+    pub(super) fn look_again(&self) {
+        self.0.borrow_mut().is_due = true;
     }
 
-    /// Whether a committed offset is of a topic that has ended.
-    pub(super) fn is_of_the_dead(&self, partition: &TopicPartition, value: &OffsetValue) -> bool {
-        let gone = self.0.borrow();
-        let seen_ms = gone.seen_ms.get(&partition.topic);
-        seen_ms.is_some_and(|seen_ms| value.commit_timestamp_ms <= *seen_ms)
-    }
-
-    /// Begins to forget the offsets of topics that have ended: which, each with when its end was
-    /// seen. `None` where there are none, or somebody is at it.
-    pub(super) fn begin(&self) -> Option<Vec<(String, i64)>> {
-        let mut gone = self.0.borrow_mut();
-        if gone.seen_ms.is_empty() || gone.is_being_forgotten {
-            return None;
+    /// Takes the right to look, where that is due; one at a time.
+    pub(super) fn begin(&self) -> bool {
+        let mut looking = self.0.borrow_mut();
+        if !looking.is_due || looking.is_under_way {
+            return false;
         }
-        gone.is_being_forgotten = true;
-        let all = gone.seen_ms.iter();
-        Some(
-            all.map(|(name, seen_ms)| (name.clone(), *seen_ms))
-                .collect(),
-        )
+        looking.is_due = false;
+        looking.is_under_way = true;
+        true
     }
 
-    /// The offsets of the topics `done` are forgotten. Ends that were seen since then stay.
-    pub(super) fn end(&self, done: &[(String, i64)]) {
-        let mut gone = self.0.borrow_mut();
-        gone.is_being_forgotten = false;
-        for (name, done_ms) in done {
-            if gone.seen_ms.get(name) == Some(done_ms) {
-                gone.seen_ms.remove(name);
-            }
+    /// The look is over: whether it left positions that are ahead of the image, or `None` where it
+    /// could not be finished, and is due again.
+    pub(super) fn end(&self, some_are_ahead: Option<bool>) {
+        let mut looking = self.0.borrow_mut();
+        looking.is_under_way = false;
+        match some_are_ahead {
+            Some(some_are_ahead) => looking.some_are_ahead = some_are_ahead,
+            None => looking.is_due = true,
         }
     }
 }

@@ -20,6 +20,7 @@ fn offset(topic: &str, commit_ms: i64, expire_ms: Option<i64>) -> GroupRecord {
             metadata: String::new(),
             commit_timestamp_ms: commit_ms,
             expire_timestamp_ms: expire_ms,
+            topic_id: None,
         }),
     }
 }

@@ -1,6 +1,6 @@
 //! Bytes to records: all versions that Kafka ever wrote.
 
-use corduroy_record::{LeaderEpoch, Offset, PartitionIndex, TopicPartition};
+use corduroy_record::{LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition};
 
 use super::wire::{Layout, Reader};
 use super::{
@@ -136,13 +136,21 @@ fn offset(version: i16, reader: &mut Reader<'_>) -> Result<OffsetValue, RecordEr
     } else {
         None
     };
-    reader.no_tagged_fields()?;
+    let mut topic_id = None;
+    reader.tagged_fields(|tag, field| {
+        if tag == 0 {
+            // Kafka's default, and its word for "unknown".
+            topic_id = Some(field.topic_id("topic id")?).filter(|id| *id != TopicId::default());
+        }
+        Ok(tag == 0)
+    })?;
     Ok(OffsetValue {
         offset,
         leader_epoch,
         metadata,
         commit_timestamp_ms,
         expire_timestamp_ms,
+        topic_id,
     })
 }
 

@@ -46,8 +46,8 @@ impl GroupRecord {
 
     /// The value's bytes: the version as big-endian i16, then the fields; `None` for a tombstone.
     ///
-    /// An offset with an expiry of its own is written as version 1, which has no leader epoch (so
-    /// does Kafka); law and cutting as in [`GroupRecord::encode_key`].
+    /// An offset with an expiry of its own is written as version 1, which has no leader epoch and no
+    /// topic id (so does Kafka); law and cutting as in [`GroupRecord::encode_key`].
     pub fn encode_value(&self) -> Option<Bytes> {
         match self {
             GroupRecord::Offset { value, .. } => value.as_ref().map(offset),
@@ -114,30 +114,33 @@ fn classic_fits(value: &ClassicValue) -> Result<(), RecordError> {
 }
 
 fn offset(value: &OffsetValue) -> Bytes {
-    let version = if value.expire_timestamp_ms.is_some() {
-        1
-    } else {
-        3
+    let (version, layout) = match (value.expire_timestamp_ms, value.topic_id) {
+        (Some(_), _) => (1, Layout::Fixed),
+        (None, None) => (3, Layout::Fixed),
+        (None, Some(_)) => (4, Layout::Flexible),
     };
-    let mut writer = Writer::new(version, Layout::Fixed);
+    let mut writer = Writer::new(version, layout);
     writer.i64(value.offset.get());
-    if version == 3 {
+    if version >= 3 {
         writer.i32(value.leader_epoch.get());
     }
     writer.text(&value.metadata);
     writer.i64(value.commit_timestamp_ms);
-    if let Some(expire_timestamp_ms) = value.expire_timestamp_ms {
-        writer.i64(expire_timestamp_ms);
+    match (value.expire_timestamp_ms, value.topic_id) {
+        (Some(expire_timestamp_ms), _) => writer.i64(expire_timestamp_ms),
+        (None, Some(id)) => writer.one_tagged_field(0, |field| field.topic_id(id)),
+        (None, None) => {}
     }
     writer.finish()
 }
 
 impl OffsetValue {
-    /// What a reader of the written record sees: version 1 has no leader epoch, and reads the
-    /// expiry -1 as none.
+    /// What a reader of the written record sees: version 1 has no leader epoch and no topic id, and
+    /// reads the expiry -1 as none.
     pub(crate) fn into_written(mut self) -> OffsetValue {
         if self.expire_timestamp_ms.is_some() {
             self.leader_epoch = LeaderEpoch::NONE;
+            self.topic_id = None;
             self.expire_timestamp_ms = self.expire_timestamp_ms.filter(|expire| *expire != -1);
         }
         self

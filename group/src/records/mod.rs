@@ -138,7 +138,8 @@ impl GroupRecord {
 /// Partitions by topic, ascending and without repetition.
 pub type Assignment = BTreeMap<TopicId, Vec<PartitionIndex>>;
 
-/// `OffsetCommitValue`, written as version 3.
+/// `OffsetCommitValue`, written as version 4 where the topic's id is known (as Kafka does since
+/// 4.1), else as version 3; with an expiry of its own as version 1, which has neither id nor epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetValue {
     /// The next offset that the group wants to read.
@@ -151,6 +152,9 @@ pub struct OffsetValue {
     pub commit_timestamp_ms: i64,
     /// When it expires by the client's own wish (versions 2 to 4 of OffsetCommit), else `None`.
     pub expire_timestamp_ms: Option<i64>,
+    /// The topic that it is a position of (tagged field 0; KAFKA-19141); `None` where the record
+    /// does not say.
+    pub topic_id: Option<TopicId>,
 }
 
 /// `GroupMetadataValue`, written as version 3.

@@ -76,6 +76,10 @@ impl<'a> Reader<'a> {
         Ok(i64::from_be_bytes(self.array(field)?))
     }
 
+    pub(crate) fn topic_id(&mut self, field: &'static str) -> Result<TopicId, RecordError> {
+        Ok(TopicId::from_bytes(self.array(field)?))
+    }
+
     /// An unsigned varint of up to 32 bits.
     pub(crate) fn varint(&mut self, field: &'static str) -> Result<u32, RecordError> {
         let mut value = 0_u64;
@@ -184,7 +188,7 @@ impl<'a> Reader<'a> {
     /// `[]TopicPartitions`: topic id and partitions, in any order.
     pub(crate) fn assignment(&mut self, field: &'static str) -> Result<Assignment, RecordError> {
         let topics = self.list(field, |reader| {
-            let topic = TopicId::from_bytes(reader.array(field)?);
+            let topic = reader.topic_id(field)?;
             let partitions =
                 reader.list(field, |reader| Ok(PartitionIndex::new(reader.i32(field)?)))?;
             reader.no_tagged_fields()?;
@@ -231,6 +235,10 @@ impl Writer {
 
     pub(crate) fn i64(&mut self, value: i64) {
         self.out.extend_from_slice(&value.to_be_bytes());
+    }
+
+    pub(crate) fn topic_id(&mut self, id: TopicId) {
+        self.out.extend_from_slice(&id.bytes());
     }
 
     fn varint(&mut self, value: u32) {
@@ -316,7 +324,7 @@ impl Writer {
 
     pub(crate) fn assignment(&mut self, assignment: &Assignment) {
         self.list(assignment.iter(), |writer, (topic, partitions)| {
-            writer.out.extend_from_slice(&topic.bytes());
+            writer.topic_id(*topic);
             writer.list(partitions.iter(), |writer, partition| {
                 writer.i32(partition.get());
             });

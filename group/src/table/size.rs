@@ -12,9 +12,9 @@ use crate::records::{
 
 /// A group's place in the table: the state itself and its share of a tree's node.
 const GROUP_BYTES: usize = 640;
-/// An offset's place: key and value (96 bytes) in a tree's nodes that are two thirds full, and the
+/// An offset's place: key and value (112 bytes) in a tree's nodes that are two thirds full, and the
 /// allocator's share of two texts.
-const OFFSET_BYTES: usize = 176;
+const OFFSET_BYTES: usize = 200;
 /// A member of either protocol: the struct, and the allocator's share of its texts.
 const MEMBER_BYTES: usize = 480;
 /// One more text or list: its header, the allocator's share.

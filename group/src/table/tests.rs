@@ -51,6 +51,7 @@ fn record() -> impl Strategy<Value = GroupRecord> {
                 metadata,
                 commit_timestamp_ms: commit,
                 expire_timestamp_ms: expire,
+                topic_id: None,
             }),
         });
     let classic = (group(), prop::option::weighted(0.7, (0..9_i32, 0..3_usize))).prop_map(
@@ -367,6 +368,7 @@ fn a_thousand_groups_of_a_hundred_partitions_are_lean() {
                     metadata: String::new(),
                     commit_timestamp_ms: 1,
                     expire_timestamp_ms: None,
+                    topic_id: None,
                 }),
             });
         }

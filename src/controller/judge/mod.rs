@@ -14,6 +14,7 @@ pub(super) use nodes::refuse_twin;
 use std::collections::BTreeSet;
 
 use corduroy_protocol::ErrorCode;
+use corduroy_record::TopicId;
 
 use super::placement::Candidate;
 use super::records::Change;
@@ -38,11 +39,13 @@ pub struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    fn random_id(&mut self) -> [u8; 16] {
-        let halves = u128::from((self.random)()) << 64 | u128::from((self.random)());
-        *uuid::Builder::from_random_bytes(halves.to_be_bytes())
-            .into_uuid()
-            .as_bytes()
+    /// The id of a topic that this decision makes.
+    ///
+    /// What is judged is the state just before the entry that it becomes: the version that follows
+    /// `state`'s is the first that shows the topic.
+    fn topic_id(&mut self, state: &ControllerState) -> [u8; 16] {
+        let random = u128::from((self.random)()) << 64 | u128::from((self.random)());
+        TopicId::made_in(state.image().version.saturating_add(1), random).bytes()
     }
 }
 

@@ -221,6 +221,9 @@ fn a_recreated_topic_has_another_id() {
         .create(NewTopic::with_defaults("t"))
         .expect("created");
     assert_ne!(first.id, second.id);
+    let shown_since = cluster.state.image().version;
+    let told = TopicId::from_bytes(second.id).made_in_version();
+    assert_eq!(told, Some(shown_since), "and tells the later one");
 }
 
 #[test]

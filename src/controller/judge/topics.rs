@@ -92,7 +92,7 @@ pub(super) fn create(
             names.take(&topic.name);
             Ok(TopicRecord {
                 name: topic.name.clone(),
-                id: facts.random_id(),
+                id: facts.topic_id(state),
                 partitions,
                 configs,
             })

@@ -404,14 +404,14 @@ fn rows(asked: Asked, offsets: Vec<CommittedOffset>) -> Rows {
 
 /// All offsets of a group by topic. One whose topic is gone cannot be named by id.
 fn all_rows(by_id: bool, offsets: Vec<CommittedOffset>) -> Rows {
-    let mut topics: BTreeMap<String, (Option<TopicId>, Vec<_>)> = BTreeMap::new();
+    let mut topics: BTreeMap<(String, Option<TopicId>), Vec<_>> = BTreeMap::new();
     for committed in offsets {
         let (TopicPartition { topic, partition }, id) = (committed.partition, committed.topic_id);
-        let (_, rows) = topics.entry(topic).or_insert_with(|| (id, Vec::new()));
+        let rows = topics.entry((topic, id.filter(|_| by_id))).or_default();
         let value = committed.value.ok().flatten();
         rows.push((partition.get(), ErrorCode::None, value));
     }
-    let topics = topics.into_iter().filter_map(|(name, (id, rows))| {
+    let topics = topics.into_iter().filter_map(|((name, id), rows)| {
         let id = match by_id {
             true => id?.uuid(),
             false => Uuid::nil(),
