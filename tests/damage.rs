@@ -130,7 +130,7 @@ fn flip_registrations(data_dir: &Path, is_struck: fn(&str) -> bool) {
 
 /// A registration's name begins with the topic's id; the controller's is all zeros.
 fn is_controllers(name: &str) -> bool {
-    name.starts_with("00000000-")
+    name.starts_with("00000000-0000-0000-0000-000000000000-")
 }
 
 fn flip_the_registrations(data_dir: &Path) {

@@ -7,7 +7,8 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -285,4 +286,74 @@ fn writes_in_flight_belong_to_one_life_of_their_topic() {
         }
     }
     assert!(checked > 0, "some were written and read in one life");
+}
+
+/// What a node keeps of its topics: names below `registry` and `partitions`.
+fn kept(data_dir: &Path, of_topics: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for place in ["registry", "partitions"] {
+        for entry in fs::read_dir(data_dir.join(place)).into_iter().flatten() {
+            let name = entry.expect("an entry").file_name();
+            let name = name.to_str().expect("a name").to_owned();
+            if of_topics.iter().any(|topic| name.starts_with(topic)) {
+                names.insert(format!("{place}/{name}"));
+            }
+        }
+    }
+    names
+}
+
+/// A node that was killed between the end of a topic and the removal of its data, or whose controller
+/// skipped that end with a snapshot, has a log that no image ever mentions.
+#[test]
+fn what_an_ended_topic_left_behind_goes_at_the_next_start() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(1);
+    cluster.create_topic("stays", 1, &[]);
+    let mut before = BTreeSet::new();
+    let data_dir = cluster.node(1).data_dir.clone();
+    let topics = |data_dir: &Path| -> BTreeSet<String> {
+        let entries = fs::read_dir(data_dir.join("partitions")).expect("a directory");
+        entries
+            .map(|entry| entry.expect("an entry").file_name())
+            .map(|name| name.to_str().expect("a name").to_owned())
+            .collect()
+    };
+    before.extend(topics(&data_dir));
+    cluster.create_topic("ends", 1, &[]);
+    let ended: BTreeSet<String> = topics(&data_dir).difference(&before).cloned().collect();
+    assert_eq!(ended.len(), 1);
+    let names = kept(&data_dir, &ended);
+    assert_eq!(names.len(), 2, "{names:?}");
+
+    cluster.node(1).terminate();
+    let saved = cluster.scratch().join("saved");
+    for name in &names {
+        let to = saved.join(name);
+        fs::create_dir_all(to.parent().expect("a directory")).expect("made");
+        let copied = std::process::Command::new("cp")
+            .args([
+                "-r".as_ref(),
+                data_dir.join(name).as_os_str(),
+                to.as_os_str(),
+            ])
+            .status();
+        assert!(copied.expect("cp").success());
+    }
+    cluster.node(1).start();
+    cluster.node(1).wait_ready();
+    cluster.must(&["topic", "delete", "ends"]);
+    wait_until("the data to go", || kept(&data_dir, &ended).is_empty());
+
+    cluster.node(1).terminate();
+    for name in &names {
+        fs::rename(saved.join(name), data_dir.join(name)).expect("moved");
+    }
+    assert_eq!(kept(&data_dir, &ended), names);
+    cluster.node(1).start();
+    cluster.node(1).wait_ready();
+    wait_until("what was left behind to go", || {
+        kept(&data_dir, &ended).is_empty()
+    });
+    assert_eq!(kept(&data_dir, &before).len(), 2, "the other topic stays");
 }

@@ -30,7 +30,7 @@ use crate::planted;
 use crate::preflight::{Look, Preflight};
 use crate::report::{self, RunSummary};
 use crate::topology::Topology;
-use crate::verdict::{EXIT_COVERAGE, EXIT_HARNESS, Verdict};
+use crate::verdict::{EXIT_COVERAGE, EXIT_HARNESS, Judgement, Verdict};
 use crate::workload::recorder::Recorder;
 use crate::workload::{DELIVERY_WAIT_MAX, WorkloadKind, final_read, group};
 use load::Load;
@@ -214,6 +214,11 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
         }
     }
     println!("{}", end.verdict.line());
+    if end.verdict.judgement() == Judgement::TooLittleCoverage {
+        eprintln!(
+            "  help  run it longer (--time SECONDS), or with fewer faults (--faults NAME,NAME)"
+        );
+    }
     Ok(end.verdict.exit_code())
 }
 

@@ -37,13 +37,17 @@ impl LogStore {
         LogStore { core }
     }
 
-    /// A storage error stops the group for good (law 3); a full disk only until there is room.
+    /// A storage error stops the group for good (law 3); a full disk only until there is room. A read
+    /// beyond the end is no failure of the disk: openraft still asks for what a full disk has just
+    /// refused. The replica is rebuilt from what is durable, which does not hold it.
     fn failed(&self, error: StorageError) -> io::Error {
-        if matches!(error, StorageError::DiskFull) {
-            self.core.disk_full.set(true);
-        } else {
-            let mut first = self.core.storage_error.borrow_mut();
-            first.get_or_insert_with(|| error.to_string());
+        match error {
+            StorageError::DiskFull => self.core.disk_full.set(true),
+            StorageError::OutOfRange { .. } => {}
+            _ => {
+                let mut first = self.core.storage_error.borrow_mut();
+                first.get_or_insert_with(|| error.to_string());
+            }
         }
         io::Error::other(error.to_string())
     }

@@ -224,6 +224,8 @@ pub async fn boot(
         reason = controller.parted() => return Err(ControllerError::Parted(reason).into()),
         words = &mut twin => return Err(words.map_or(StartError::Ended, StartError::Twin)),
     }
+    let from = controller.image().version;
+    broadcast(&env, &handles, || ShardMessage::ImageIsCurrent { from });
     leaders::learn(&shard, &controller.image()).await;
     let (parted_sender, parted) = oneshot::channel();
     let parting = controller.clone();

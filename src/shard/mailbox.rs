@@ -91,6 +91,12 @@ pub struct EpochQuestion {
 pub enum ShardMessage {
     /// A newer image of the cluster.
     Image(Arc<MetadataImage>),
+    /// Images from this version on are not of an earlier life of this node: the cluster has named it
+    /// a member since its start. What they do not place here is nobody's.
+    ImageIsCurrent {
+        /// The image's version.
+        from: u64,
+    },
     /// Leadership news.
     Leaders(Arc<Vec<LeaderUpdate>>),
     /// A shard's own news for shard 0, which tells the other nodes.

@@ -84,6 +84,10 @@ pub struct Shard {
     led: Led,
     news: Rc<Notify>,
     image_changed: Notify,
+    /// The first version of the image that is known to be of this life of the node.
+    current_from: Cell<Option<u64>>,
+    /// Whether what earlier lives left behind has been looked for.
+    leftovers_removed: Cell<bool>,
     /// Replicas that the image wants here and that could not be opened at the last try, and why.
     unopened: RefCell<BTreeMap<GroupId, String>>,
     draining: Cell<bool>,
@@ -114,6 +118,8 @@ impl Shard {
             led: Led::default(),
             news: Rc::new(Notify::new()),
             image_changed: Notify::new(),
+            current_from: Cell::default(),
+            leftovers_removed: Cell::default(),
             unopened: RefCell::default(),
             draining: Cell::new(false),
             leaving: Cell::new(false),
@@ -269,6 +275,10 @@ impl Shard {
         match message {
             ShardMessage::Image(image) => {
                 self.parts.metadata.set_image(image);
+                self.image_changed.notify_one();
+            }
+            ShardMessage::ImageIsCurrent { from } => {
+                self.current_from.set(Some(from));
                 self.image_changed.notify_one();
             }
             ShardMessage::Leaders(updates) => self.parts.metadata.set_leaders(&updates),

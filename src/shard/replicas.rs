@@ -69,6 +69,7 @@ impl Shard {
             .retain(|group, _| wanted.contains_key(group));
         self.drop_damaged(&wanted).await;
         let mut complete = self.remove_unwanted(&image, &wanted).await;
+        complete &= self.remove_leftovers(&image, &wanted).await;
         for (group, want) in &wanted {
             if let Some(partition) = self.partition(*group) {
                 partition.configure(want.settings);
@@ -155,6 +156,52 @@ impl Shard {
                 complete = false;
             }
         }
+        complete
+    }
+
+    /// Removes, once after a start, logs that nobody has opened and nobody wants: of topics that ended
+    /// while this node was away, when its controller's replica skipped their end with a snapshot, or
+    /// the node was killed between the end and the removal.
+    ///
+    /// Law: only by an image that the cluster has confirmed since the start. An older one lacks what was
+    /// placed here after it.
+    async fn remove_leftovers(
+        &self,
+        image: &MetadataImage,
+        wanted: &BTreeMap<GroupId, Wanted>,
+    ) -> bool {
+        let is_current = self
+            .current_from
+            .get()
+            .is_some_and(|from| image.version >= from);
+        if !is_current || self.leftovers_removed.get() {
+            return true;
+        }
+        let registered = match self.parts.store.registered().await {
+            Ok(groups) => groups,
+            Err(error) => {
+                warn!(%error, "the logs of this node could not be listed");
+                return false;
+            }
+        };
+        let leftovers = registered.into_iter().filter(|group| {
+            *group != GroupId::CONTROLLER
+                && self.owner(*group) == self.index()
+                && !wanted.contains_key(group)
+                && self.partition(*group).is_none()
+        });
+        let mut complete = true;
+        for group in leftovers {
+            info!(%group, "removing a log whose topic ended while this node was away");
+            match self.parts.store.remove_log(group).await {
+                Ok(()) | Err(StorageError::NotFound { .. }) => {}
+                Err(error) => {
+                    error!(%group, %error, "a log could not be removed");
+                    complete = false;
+                }
+            }
+        }
+        self.leftovers_removed.set(complete);
         complete
     }
 

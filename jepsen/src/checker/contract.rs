@@ -85,11 +85,14 @@ fn replication(index: &Index<'_>, settings: &ClientSettings, found: &mut Collect
     let replicas = settings.replication_factor as usize;
     let least = settings.min_insync_replicas as usize;
     // With more nodes than replicas, a dead node need not be one of a partition's.
-    let mut faults = index.history.header.plan.faults.iter();
-    let others_join = faults.any(|fault| fault == FaultKind::Membership.name());
-    if settings.acks != Acks::All || nodes != replicas || others_join {
+    if settings.acks != Acks::All || nodes != replicas {
         return;
     }
+    let members_change = fault_spans(index.history)
+        .into_iter()
+        .filter(|(fault, _)| fault.fault.starts_with(FaultKind::Membership.name()))
+        .map(|(_, span)| span.begin)
+        .min();
     let dead: Vec<(u32, Span)> = fault_spans(index.history)
         .into_iter()
         .filter(|(fault, _)| DEADLY.iter().any(|name| fault.fault.starts_with(name)))
@@ -100,7 +103,7 @@ fn replication(index: &Index<'_>, settings: &ClientSettings, found: &mut Collect
     }
     for write in index.writes.iter().filter(|write| write.op != NONE) {
         let op = index.op(write.op);
-        if !op.is_ok() {
+        if !op.is_ok() || members_change.is_some_and(|from| op.end() >= from) {
             continue;
         }
         let throughout = |span: &Span| span.begin < op.invoked && op.end() < span.end;

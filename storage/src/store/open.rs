@@ -23,7 +23,7 @@ use crate::metrics::{DiskLevel, TurnCounters};
 use crate::paths;
 use crate::pool::{Pool, spawn};
 use crate::recovery::holds_replica;
-use crate::registry::{Registration, register_journal};
+use crate::registry::{Registration, register_journal, registered};
 use crate::reserve::Reserve;
 use crate::state::{JournalPlace, StateImage};
 use crate::turn::{Output, TurnWorker};
@@ -312,6 +312,20 @@ impl Store {
         let inner = &self.inner;
         let registration = paths::registration(&inner.config.root, group);
         inner.log(group).is_some() || inner.disk.exists(&registration).unwrap_or(true)
+    }
+
+    /// The groups that have a replica registered in this data directory, whichever store opens it.
+    ///
+    /// # Errors
+    /// A closed store; the operating system's.
+    pub async fn registered(&self) -> Result<Vec<GroupId>, StorageError> {
+        let inner = &self.inner;
+        let (disk, root) = (inner.disk.clone(), inner.config.root.clone());
+        let listed = inner.keeper.call(move || {
+            let dir = paths::registry_dir(&root);
+            registered(&*disk, &root).during("list", &dir)
+        });
+        listed.await?
     }
 
     /// Forgets a replica: its registration is durably gone when this returns, its data goes in
