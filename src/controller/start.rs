@@ -455,11 +455,11 @@ impl Controller {
                 service.env.spawn_local(self.clone().announce());
             }
             let silence = service.replica().leader_silent_for();
-            if admitted.is_some()
-                && silence >= MEMBERSHIP_DOUBT
+            if silence >= MEMBERSHIP_DOUBT
                 && service.env.now().duration_since(asked_at) >= MEMBERSHIP_DOUBT
             {
-                // A node that was away while it was removed is told of nothing any more.
+                // A node that was away while it was removed is told of nothing any more; one whose
+                // replica never got an entry does not even know whom to register with.
                 asked_at = service.env.now();
                 service.env.spawn_local(self.clone().ask_whether_member());
             }
@@ -592,10 +592,12 @@ impl Controller {
     /// Asks the other members, as a stranger would, to take this node in.
     async fn ask_whether_member(self) {
         let service = &self.0.service;
-        let others: Vec<SocketAddr> = {
+        // The seeds too: a node that could not note its members knows nobody else.
+        let others: BTreeSet<SocketAddr> = {
             let identity = self.0.identity.borrow();
             let members = identity.members.iter().map(|node| node.rpc);
-            members.filter(|rpc| *rpc != self.0.claim.rpc).collect()
+            let known = members.chain(self.0.seeds.iter().copied());
+            known.filter(|rpc| *rpc != self.0.claim.rpc).collect()
         };
         for rpc in others {
             let join = Call::Join {
