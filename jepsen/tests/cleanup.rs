@@ -48,7 +48,7 @@ fn noted(file: &Path) -> Vec<Made> {
 }
 
 /// What of a run is there, as the machine says it: not as the program remembers it.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Left {
     processes: Vec<u32>,
     namespaces: Vec<String>,
@@ -56,6 +56,17 @@ struct Left {
     loops: Vec<String>,
     cgroups: Vec<PathBuf>,
     images: Vec<PathBuf>,
+}
+
+impl Left {
+    /// Whether a run of [`NODES`] nodes has made everything that this looks at.
+    fn is_complete(&self) -> bool {
+        self.processes.len() == NODES
+            && self.namespaces.len() >= NODES
+            && self.mounts.len() >= NODES
+            && self.loops.len() == NODES
+            && self.cgroups.len() >= NODES
+    }
 }
 
 /// Ended, and its parent has not asked how: some machines' first process never does.
@@ -140,33 +151,29 @@ fn clean_removes_what_a_killed_harness_left() {
         .unwrap();
     let mut harness = Harness(child, dir.clone());
     let deadline = Instant::now() + MAKE_WAIT_MAX;
-    let file = loop {
+    let (file, prefix, made, before) = loop {
         if let Some(status) = harness.0.try_wait().unwrap() {
             let said = fs::read_to_string(dir.join("said")).unwrap();
             assert_eq!(status.code(), Some(2), "{said}");
             println!("skipped: not all of it is possible here: {said}");
             return;
         }
-        let running = |made: &Made| matches!(made, Made::Process { .. });
-        if let Some(file) = notes(&dir)
-            && noted(&file).iter().filter(|made| running(made)).count() == NODES
-        {
-            break file;
+        let found = notes(&dir).map(|file| {
+            let prefix = file.file_stem().unwrap().to_string_lossy().into_owned();
+            let made = noted(&file);
+            let there = look(&dir, &prefix, &made);
+            (file, prefix, made, there)
+        });
+        // The last node's control group is made after its process was noted.
+        if let Some(found) = found.clone().filter(|found| found.3.is_complete()) {
+            break found;
         }
         assert!(
             Instant::now() < deadline,
-            "the harness does not start its nodes"
+            "the harness does not make all of it: {found:?}"
         );
         std::thread::yield_now();
     };
-    let prefix = file.file_stem().unwrap().to_string_lossy().into_owned();
-    let made = noted(&file);
-    let before = look(&dir, &prefix, &made);
-    assert_eq!(before.processes.len(), NODES, "{before:?}");
-    assert!(before.namespaces.len() >= NODES, "{before:?}");
-    assert!(before.mounts.len() >= NODES, "{before:?}");
-    assert_eq!(before.loops.len(), NODES, "{before:?}");
-    assert!(before.cgroups.len() >= NODES, "{before:?}");
 
     // What belongs to a run that goes on is left alone.
     let output = program(&dir).arg("clean").output().unwrap();
