@@ -6,6 +6,8 @@
     reason = "tests drive real processes with real time"
 )]
 
+#[path = "groups/purge.rs"]
+mod purge;
 mod support;
 
 use corduroy_protocol::ErrorCode;
@@ -17,6 +19,10 @@ use support::wire::{Wire, batch};
 use support::{Cluster, alone, wait_until};
 
 const TOPIC: &str = "orders";
+/// Members of [`a_coordinators_death_is_no_rebalance`]'s group, where it is coordinated.
+const MEMBERS: &str = "corduroy_group_members{group=\"billing\"}";
+/// Generations and group epochs that began on a node.
+const REBALANCES: &str = "corduroy_group_rebalances_total";
 
 /// A cluster whose groups do not wait for more members, with a topic of four partitions.
 fn cluster() -> Cluster {
@@ -64,9 +70,26 @@ fn a_coordinators_death_is_no_rebalance() {
         let [first, second] = &members;
         assert_eq!(first.commit(&cluster, (TOPIC, 0), offset), ErrorCode::None);
         let coordinator = cluster.leader("__consumer_offsets", partition_of(group));
+        wait_until("the coordinator counts its members", || {
+            cluster.node(coordinator).metric(MEMBERS) == Some(2.0)
+        });
+        let rebalances = |cluster: &mut Cluster| {
+            let counts = (1..=3).map(|id| cluster.node(id).metric(REBALANCES));
+            counts.collect::<Vec<_>>()
+        };
+        let mut before = rebalances(&mut cluster);
+        if round == 0 {
+            let index = usize::try_from(coordinator - 1).expect("from 1");
+            assert!(
+                before[index] >= Some(2.0),
+                "generations of the pair: {before:?}"
+            );
+        }
         cluster.node(coordinator).kill();
+        let mut successor = 0;
         for member in [first, second] {
             let (error, node) = member.heartbeat(&cluster);
+            successor = node;
             assert_eq!(
                 error,
                 ErrorCode::None,
@@ -85,6 +108,14 @@ fn a_coordinators_death_is_no_rebalance() {
             ErrorCode::None,
             "round {round}: a commit of the same generation"
         );
+        wait_until("the successor counts the same members", || {
+            cluster.node(successor).metric(MEMBERS) == Some(2.0)
+        });
+        let mut after = rebalances(&mut cluster);
+        for counts in [&mut before, &mut after] {
+            counts.remove(usize::try_from(coordinator - 1).expect("from 1"));
+        }
+        assert_eq!(after, before, "round {round}: no generation began anywhere");
         cluster.node(coordinator).start();
         cluster.wait_healthy();
         cluster.wait_in_sync("__consumer_offsets", partition_of(group), 3);
@@ -239,9 +270,18 @@ fn restart(cluster: &mut Cluster) {
     cluster.wait_healthy();
 }
 
-/// A cluster with one coordinator, whose log is looked after often.
+/// A cluster with one coordinator.
 fn one_coordinator(settings: &[(&str, &str)]) -> Cluster {
+    coordinated_alone(Cluster::start(3), settings)
+}
+
+/// The same, and its log is looked after often.
+fn one_busy_coordinator(settings: &[(&str, &str)]) -> Cluster {
     let cluster = Cluster::start_with(3, &["--set", "log.retention.check.interval.ms=100"]);
+    coordinated_alone(cluster, settings)
+}
+
+fn coordinated_alone(cluster: Cluster, settings: &[(&str, &str)]) -> Cluster {
     cluster.configure(&[
         ("group.initial.rebalance.delay.ms", "0"),
         ("offsets.topic.num.partitions", "1"),
@@ -319,7 +359,7 @@ fn expired_offsets_are_gone_on_every_replica_and_stay_away() {
 #[test]
 fn a_commit_without_a_majority_is_answered_in_time_and_nothing_older_comes_behind_it() {
     let _alone = alone();
-    let mut cluster = one_coordinator(&[
+    let mut cluster = one_busy_coordinator(&[
         ("offsets.commit.timeout.ms", "100"),
         ("offsets.topic.segment.bytes", "16384"),
     ]);
@@ -501,57 +541,4 @@ fn lag_counts_every_partition_wherever_its_replicas_are() {
         let node = cluster.node(coordinator);
         node.metric(lag) == Some(14.0) && node.metric(unknown) == Some(1.0)
     });
-}
-
-#[test]
-fn offsets_outlive_the_purge_of_their_segments() {
-    let _alone = alone();
-    let mut cluster = Cluster::start_with(3, &["--set", "log.retention.check.interval.ms=200"]);
-    cluster.configure(&[
-        ("group.initial.rebalance.delay.ms", "0"),
-        ("offsets.topic.segment.bytes", "16384"),
-        ("offsets.topic.num.partitions", "1"),
-    ]);
-    cluster.create_topic(TOPIC, 4, &[]);
-    let quiet = Member::new("quiet");
-    assert_eq!(quiet.commit(&cluster, (TOPIC, 3), 42), ErrorCode::None);
-    let mut busy = Member::new("busy");
-    busy.settle(&cluster);
-    let mut offset = 0;
-    let start = |cluster: &Cluster| {
-        let leader = cluster.leader("__consumer_offsets", 0);
-        let (error, start) = cluster
-            .wire(leader)
-            .list_offset("__consumer_offsets", 0, -2)
-            .expect("an answer");
-        assert_eq!(error, ErrorCode::None);
-        start
-    };
-    let mut starts = vec![start(&cluster)];
-    wait_until("three purges", || {
-        for _ in 0..50 {
-            offset += 1;
-            assert_eq!(busy.commit(&cluster, (TOPIC, 0), offset), ErrorCode::None);
-        }
-        let now = start(&cluster);
-        if starts.last() < Some(&now) {
-            starts.push(now);
-        }
-        starts.len() > 3
-    });
-    for id in 1..=3 {
-        cluster.node(id).kill();
-    }
-    for id in 1..=3 {
-        cluster.node(id).start();
-    }
-    cluster.wait_healthy();
-    assert_eq!(
-        committed(&cluster, "quiet", (TOPIC, 3)),
-        (42, 3, "up to 42".to_owned()),
-        "committed once, long before the log's start"
-    );
-    assert_eq!(committed(&cluster, "busy", (TOPIC, 0)).0, offset);
-    assert_eq!(busy.heartbeat(&cluster).0, ErrorCode::None);
-    assert_eq!(busy.leave(&cluster), ErrorCode::None);
 }

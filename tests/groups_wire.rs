@@ -23,6 +23,8 @@ macro_rules! answer {
 mod offsets;
 #[path = "groups_wire/outsiders.rs"]
 mod outsiders;
+#[path = "groups_wire/refusals.rs"]
+mod refusals;
 mod support;
 
 use bytes::Bytes;
@@ -239,7 +241,9 @@ fn coordinators_are_not_available_until_they_are_and_each_node_lists_its_own_gro
 
     let group = &groups[0];
     let (_, at) = coordinator_at(&mut wire, group).expect("answered");
-    not_coordinated_there(&mut cluster.wire(at % 3 + 1), group);
+    let mut elsewhere = cluster.wire(at % 3 + 1);
+    not_coordinated_there(&mut elsewhere, group);
+    refusals::not_coordinated(&mut elsewhere, group);
 }
 
 /// Version 1 says it of each partition, later ones of the group alone.

@@ -424,12 +424,15 @@ pub const CLUSTER: &[ConfigKey] = &[
     cluster("offsets.retention.minutes", Kind::Int, "10080")
         .unit(Unit::Minutes)
         .between(1, INT_MAX)
-        .doc("Committed offsets of an empty group are kept this long.")
+        .doc(
+            "Committed offsets are kept this long: of a classic group without members from when it \
+             became empty, else from their commit; always while members subscribe to their topic.",
+        )
         .enforced(),
     cluster("offsets.retention.check.interval.ms", Kind::Long, "600000")
         .unit(Unit::Millis)
         .between(1, LONG_MAX)
-        .doc("How often expired offsets are looked for.")
+        .doc("How often each coordinator looks for expired offsets.")
         .enforced(),
     cluster("offsets.commit.timeout.ms", Kind::Int, "5000")
         .unit(Unit::Millis)

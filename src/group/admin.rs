@@ -12,6 +12,10 @@ use corduroy_protocol::ErrorCode;
 
 use super::call::{DescribedGroup, DescribedMember, GroupStatus, ListFilter, ListedGroup, Reply};
 use super::coordinator::Coordinator;
+use super::portion::Portion;
+
+/// Bytes of tombstones up to which a group is deleted in one decision.
+const DELETE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 const CLASSIC: &str = "classic";
 const CONSUMER: &str = "consumer";
@@ -156,24 +160,36 @@ impl Coordinator {
         });
     }
 
+    /// In one decision, or where that would be too large in several: the offsets first, so that
+    /// what is left when one fails is a group that can be deleted again.
     async fn delete_group(self: Rc<Self>, group: &str) -> Result<(), ErrorCode> {
+        self.serving()?;
         self.writer.settled().await;
         let term = self.serving()?;
-        let mut refused = None;
-        let written = self
-            .writer
-            .write_alone(term, || match self.judge_delete(group) {
+        loop {
+            let mut refused = None;
+            let mut is_all = true;
+            let decide = || match self.judge_delete(group) {
                 Ok(records) => {
-                    self.drop_running(group);
-                    records
+                    let mut portion = Portion::of_bytes(DELETE_BYTES_MAX);
+                    is_all = portion.fill(records);
+                    if is_all {
+                        self.drop_running(group);
+                    }
+                    portion.into_records()
                 }
                 Err(code) => {
                     refused = Some(code);
                     Vec::new()
                 }
-            });
-        written.await?;
-        refused.map_or(Ok(()), Err)
+            };
+            self.writer.write_alone(term, decide).await?;
+            match refused {
+                Some(code) => return Err(code),
+                None if is_all => return Ok(()),
+                None => {}
+            }
+        }
     }
 
     /// The tombstones of a whole group, of which nothing is under way.

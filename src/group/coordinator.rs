@@ -111,15 +111,16 @@ impl Coordinator {
                 self.look_at_size();
                 self.tick();
                 self.forget_gone_topics();
+                self.check_expiry();
             }
-            let next = reigns.then(|| self.next_deadline()).flatten();
+            let groups = reigns.then(|| self.next_deadline()).flatten();
+            let expiry = reigns.then(|| self.next_expiry()).flatten();
             let settling = self.settles_first();
             let now = self.env.now();
-            let until = match next {
-                Some(next) => Some((self.started + next).max(now)),
-                None if self.waiters.is_empty() => None,
-                None => Some(now + LOOK_AGAIN),
-            };
+            let gone = (groups.is_none() && !self.waiters.is_empty()).then(|| now + LOOK_AGAIN);
+            let next = groups.into_iter().chain(expiry).min();
+            let next = next.map(|next| (self.started + next).max(now));
+            let until = next.into_iter().chain(gone).min();
             let timer = async {
                 match until {
                     Some(until) => tokio::time::sleep_until(until).await,
@@ -371,13 +372,17 @@ impl Coordinator {
         !self.expiring.replace(true)
     }
 
+    /// The next look has a deadline again.
     pub(super) fn end_expiry(&self) {
         self.expiring.set(false);
+        self.wake();
     }
 
-    /// When expired offsets were last looked for.
-    pub(super) fn expiry_looked_at(&self) -> Now {
-        self.expiry_looked_at.get()
+    /// When expired offsets are to be looked for, by the setting as it is now; none while that is
+    /// under way.
+    pub(super) fn next_expiry(&self) -> Option<Now> {
+        let next = self.expiry_looked_at.get() + self.configs().offsets_retention_check;
+        (!self.expiring.get()).then_some(next)
     }
 
     pub(super) fn look_at_expiry(&self, now: Now) {

@@ -17,19 +17,16 @@ use corduroy_record::Term;
 use tracing::{info, warn};
 
 use super::coordinator::Coordinator;
+use super::portion::Portion;
 use super::topics::{Standing, standing};
 
 /// Groups that are looked at in one go, while commits wait a moment.
 const GROUPS_AT_ONCE: usize = 64;
 
-/// Tombstones that are written in one go.
-const RECORDS_AT_ONCE: usize = 4096;
-
 /// What a look for offsets of deleted topics has found.
-#[derive(Default)]
 struct Found {
-    /// Their tombstones.
-    dead: Vec<GroupRecord>,
+    /// Their tombstones, as many as there was room for.
+    dead: Portion,
     /// Whether there are offsets of topics that this node does not know yet; complete only where
     /// the look reached its end.
     some_are_ahead: bool,
@@ -38,9 +35,9 @@ struct Found {
 impl Coordinator {
     /// Forgets what has expired, as often as `offsets.retention.check.interval.ms` says, beside
     /// everything else.
-    pub fn check_expiry(self: &Rc<Self>) {
+    pub(super) fn check_expiry(self: &Rc<Self>) {
         let now = self.moment().now;
-        if now < self.expiry_looked_at() + self.configs().offsets_retention_check {
+        if self.next_expiry().is_none_or(|next| now < next) {
             return;
         }
         let Ok(term) = self.serving() else { return };
@@ -63,26 +60,23 @@ impl Coordinator {
     async fn expire(self: &Rc<Self>, term: Term) -> Result<(), ErrorCode> {
         let mut names = self.look_for_expired();
         while !names.is_empty() {
-            let portion: Vec<String> = names.drain(..names.len().min(GROUPS_AT_ONCE)).collect();
+            let looked_at: Vec<String> = names.drain(..names.len().min(GROUPS_AT_ONCE)).collect();
             let mut unfinished = Vec::new();
             let decide = || {
                 let waiting = self.writer.waiting_groups();
-                let mut records = Vec::new();
-                for name in portion {
-                    let mut found = self.expired_of(&name, &waiting);
-                    let room = RECORDS_AT_ONCE - records.len();
-                    let is_cut = found.len() > room;
-                    // The group's own tombstone is the last, and so among what is cut off.
-                    found.truncate(room);
-                    if !found.is_empty() {
-                        info!(group = name, records = found.len(), "offsets expire");
+                let mut portion = Portion::default();
+                for name in looked_at {
+                    let before = portion.len();
+                    // The group's own tombstone is the last, and so among what finds no room.
+                    if !portion.fill(self.expired_of(&name, &waiting)) {
+                        unfinished.push(name.clone());
                     }
-                    records.append(&mut found);
-                    if is_cut {
-                        unfinished.push(name);
+                    let records = portion.len() - before;
+                    if records > 0 {
+                        info!(group = name, records, "offsets expire");
                     }
                 }
-                records
+                portion.into_records()
             };
             self.writer.write_alone(term, decide).await?;
             names.extend(unfinished);
@@ -165,13 +159,13 @@ impl Coordinator {
         self.writer.settled().await;
         let term = self.serving()?;
         loop {
-            let found = self.find_dead(1);
-            if found.dead.is_empty() {
+            let found = self.find_dead(Portion::of_one());
+            if found.dead.len() == 0 {
                 return Ok(found.some_are_ahead);
             }
             let mut count = 0;
             let decide = || {
-                let records = self.find_dead(RECORDS_AT_ONCE).dead;
+                let records = self.find_dead(Portion::default()).dead.into_records();
                 count = records.len();
                 records
             };
@@ -180,28 +174,33 @@ impl Coordinator {
         }
     }
 
-    /// Tombstones of offsets whose topic has ended, at most `most`.
-    fn find_dead(&self, most: usize) -> Found {
+    /// Tombstones of offsets whose topic has ended, as many as `dead` has room for.
+    fn find_dead(&self, mut dead: Portion) -> Found {
         let image = self.metadata.image();
         let machine = self.partition.machine();
-        let mut found = Found::default();
-        for (name, state) in machine.groups().into_iter().flat_map(|t| t.groups()) {
+        let mut some_are_ahead = false;
+        'groups: for (name, state) in machine.groups().into_iter().flat_map(|t| t.groups()) {
             for (partition, value) in &state.offsets {
                 match standing(&image, partition, value) {
                     Standing::Lives => {}
-                    Standing::Ahead => found.some_are_ahead = true,
-                    Standing::Dead => found.dead.push(GroupRecord::Offset {
-                        group: name.to_owned(),
-                        partition: partition.clone(),
-                        value: None,
-                    }),
-                }
-                if found.dead.len() >= most {
-                    return found;
+                    Standing::Ahead => some_are_ahead = true,
+                    Standing::Dead => {
+                        let has_gone_in = dead.push(GroupRecord::Offset {
+                            group: name.to_owned(),
+                            partition: partition.clone(),
+                            value: None,
+                        });
+                        if !has_gone_in || dead.is_full() {
+                            break 'groups;
+                        }
+                    }
                 }
             }
         }
-        found
+        Found {
+            dead,
+            some_are_ahead,
+        }
     }
 
     /// What the running members of a group subscribe to.

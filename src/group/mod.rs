@@ -12,6 +12,7 @@
 //! | `admin` | list, describe, delete |
 //! | `topics` | the cluster's topics as assignors see them, and those that have gone |
 //! | `writer` | records into batches, in one order, a few batches under way |
+//! | `portion` | how much of that upkeep writes in one decision |
 //! | `refresh` | the live state written again, so that what is older can be purged |
 //! | `call` | what the wire's side asks |
 //!
@@ -27,6 +28,7 @@ mod coordinator;
 mod expiry;
 mod migration;
 mod offsets;
+mod portion;
 mod refresh;
 mod topics;
 mod writer;

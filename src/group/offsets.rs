@@ -281,6 +281,7 @@ impl Coordinator {
         group: &str,
         partitions: &[TopicPartition],
     ) -> Result<Vec<ErrorCode>, ErrorCode> {
+        self.serving()?;
         // The last member may have left just now.
         self.writer.settled().await;
         let term = self.serving()?;

@@ -4,23 +4,26 @@
 //! Law: the log from its start always holds the newest record of every live key. So the log's start
 //! moves only to where a complete refresh began, and a refreshed record is read from the applied
 //! state while nothing newer is under way.
+//!
+//! A refresh is many decisions, and a group may be in several of them: no decision grows with what
+//! a group holds. That is safe because a refreshed record says of its key what is said already: it
+//! changes no replica's table, and whoever reads the log from its start keeps the last record of
+//! each key, in whatever order the keys come. The walk goes on behind the last key that it wrote,
+//! so a key is passed by only if it came into being behind the walk; then its own record is newer
+//! than where the refresh began, and stays.
 
 use std::rc::Rc;
 
-use corduroy_group::table::{GroupKind, GroupState};
+use corduroy_group::records::GroupRecord;
+use corduroy_group::table::LiveKey;
 use corduroy_record::{LogIndex, Offset, Term};
 use tracing::{info, warn};
 
 use super::coordinator::Coordinator;
+use super::portion::Portion;
 
 /// Closed segments that are left alone; with one more, the live state is written again.
 const CLOSED_SEGMENTS_KEPT: usize = 1;
-
-/// Groups that are written again in one go, while commits wait a moment.
-const GROUPS_AT_ONCE: usize = 64;
-
-/// Offsets and members of those groups together; one group alone may have more.
-const ROWS_AT_ONCE: usize = 4096;
 
 impl Coordinator {
     /// Looks whether old segments have gathered; if so, refreshes and purges beside everything else.
@@ -39,58 +42,41 @@ impl Coordinator {
 
     async fn refresh(self: &Rc<Self>, term: Term) {
         let began = self.partition.watermarks().log_end;
-        let mut groups = 0_usize;
-        let mut last: Option<String> = None;
+        let mut records = 0_usize;
+        let mut last: Option<LiveKey> = None;
         loop {
-            let names: Vec<String> = {
-                let machine = self.partition.machine();
-                let all = machine
-                    .groups()
-                    .into_iter()
-                    .flat_map(|table| table.groups());
-                let mut rows = 0;
-                all.filter(|(name, _)| last.as_deref().is_none_or(|last| *name > last))
-                    .take(GROUPS_AT_ONCE)
-                    .take_while(|(_, state)| {
-                        let is_first = rows == 0;
-                        rows += 1 + rows_of(state);
-                        is_first || rows <= ROWS_AT_ONCE
-                    })
-                    .map(|(name, _)| name.to_owned())
-                    .collect()
+            let mut newest = None;
+            let decide = || {
+                let portion = self.live_after(last.as_ref());
+                newest = portion.last().map(GroupRecord::live_key);
+                records += portion.len();
+                portion
             };
-            let Some(newest) = names.last().cloned() else {
-                break;
-            };
-            groups += names.len();
-            let coordinator = self.clone();
-            let written = self
-                .writer
-                .write_alone(term, move || {
-                    let machine = coordinator.partition.machine();
-                    let Some(table) = machine.groups() else {
-                        return Vec::new();
-                    };
-                    let states = names
-                        .iter()
-                        .filter_map(|name| Some((name, table.get(name)?)));
-                    states
-                        .flat_map(|(name, state)| state.records(name))
-                        .collect()
-                })
-                .await;
-            if let Err(code) = written {
+            if let Err(code) = self.writer.write_alone(term, decide).await {
                 let partition = self.partition.name();
                 warn!(%partition, code = code.name(), "the refresh of groups will be tried again");
                 return;
             }
-            last = Some(newest);
+            if newest.is_none() {
+                break;
+            }
+            last = newest;
         }
         if let Some((index, offset)) = self.purgeable(began) {
             let partition = self.partition.name();
-            info!(%partition, groups, %offset, "live groups are written again; older records go");
+            info!(%partition, records, %offset, "live groups are written again; older records go");
             self.partition.move_log_start(index, offset, term);
         }
+    }
+
+    /// The next live keys behind `last`, as they are applied.
+    fn live_after(&self, last: Option<&LiveKey>) -> Vec<GroupRecord> {
+        let machine = self.partition.machine();
+        let mut portion = Portion::default();
+        if let Some(table) = machine.groups() {
+            portion.fill(table.live_records_after(last));
+        }
+        portion.into_records()
     }
 
     /// The last segment that begins at or before `began`.
@@ -101,14 +87,4 @@ impl Coordinator {
             .map(|segment| (segment.first_index, segment.first_offset))
             .rfind(|(_, offset)| *offset <= began)
     }
-}
-
-/// How many records a group takes, about.
-fn rows_of(state: &GroupState) -> usize {
-    let members = match &state.kind {
-        GroupKind::Simple => 0,
-        GroupKind::Classic(value) => value.members.len(),
-        GroupKind::Consumer(consumer) => consumer.members().len(),
-    };
-    state.offsets.len() + members
 }

@@ -30,6 +30,8 @@ use corduroy_storage::{Disk, IoMode, SimDisk, Store, StoreConfig, recover};
 use tokio::sync::{Notify, oneshot};
 
 mod positions;
+mod refusals;
+mod upkeep;
 
 use super::consumer::Then;
 use super::{
@@ -195,6 +197,15 @@ impl World {
         self.metadata.set_image(image(version, NEW));
     }
 
+    /// Alters a setting of the cluster.
+    fn set(&self, key: &str, value: &str) {
+        let mut image = MetadataImage::clone(&self.metadata.image());
+        image.version += 1;
+        let configs = &mut image.cluster_configs;
+        configs.insert(key.to_owned(), value.to_owned());
+        self.metadata.set_image(Arc::new(image));
+    }
+
     fn ask<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> GroupCall) -> oneshot::Receiver<T> {
         let (reply, answer) = oneshot::channel();
         self.coordinator.serve(call(reply));
@@ -211,22 +222,9 @@ impl World {
         topic_id: Option<TopicId>,
         offset: i64,
     ) -> oneshot::Receiver<Vec<ErrorCode>> {
-        let request = CommitRequest {
-            identity,
-            api_version: 10,
-            retention_ms: None,
-            offsets: vec![OffsetCommit {
-                partition: place(),
-                topic_id,
-                offset: Offset::new(offset),
-                leader_epoch: LeaderEpoch::NONE,
-                metadata: String::new(),
-                refused: None,
-            }],
-        };
         self.ask(|reply| GroupCall::Commit {
             group: GROUP.to_owned(),
-            request,
+            request: commit_request(identity, topic_id, offset),
             reply,
         })
     }
@@ -250,37 +248,17 @@ impl World {
     }
 
     fn join(&self, member_id: &str) -> oneshot::Receiver<JoinAnswer> {
-        let request = JoinRequest {
-            member_id: member_id.to_owned(),
-            instance_id: None,
-            fresh_member_id: "m1".to_owned(),
-            requires_known_member_id: false,
-            supports_skip_assignment: true,
-            client_id: "c".to_owned(),
-            client_host: "/h".to_owned(),
-            session_timeout_ms: 10_000,
-            rebalance_timeout_ms: 10_000,
-            protocol_type: "consumer".to_owned(),
-            protocols: vec![("range".to_owned(), Bytes::new())],
-            reason: None,
-        };
         self.ask(|reply| GroupCall::Join {
             group: GROUP.to_owned(),
-            request,
+            request: join_request(member_id),
             reply,
         })
     }
 
     fn sync(&self, generation: i32) -> oneshot::Receiver<SyncAnswer> {
-        let request = SyncRequest {
-            identity: identity("m1", generation),
-            protocol_type: None,
-            protocol: None,
-            assignments: [("m1".to_owned(), Bytes::from_static(b"all"))].into(),
-        };
         self.ask(|reply| GroupCall::Sync {
             group: GROUP.to_owned(),
-            request,
+            request: sync_request(generation),
             reply,
         })
     }
@@ -320,32 +298,87 @@ impl World {
     fn join_consumer(
         &self,
     ) -> oneshot::Receiver<Result<corduroy_group::consumer::HeartbeatAnswer, GroupError>> {
-        let request = HeartbeatRequest {
-            member_id: "m1".to_owned(),
-            fresh_member_id: None,
-            member_epoch: 0,
-            instance_id: None,
-            rack_id: None,
-            rebalance_timeout_ms: 10_000,
-            client_id: "c".to_owned(),
-            client_host: "/h".to_owned(),
-            subscribed_topics: Some(vec![TOPIC.to_owned()]),
-            subscribed_regex: None,
-            server_assignor: None,
-            owned: Some(BTreeMap::new()),
-        };
         self.ask(|reply| GroupCall::ConsumerHeartbeat {
             group: GROUP.to_owned(),
-            request,
+            request: consumer_request(),
             reply,
         })
     }
 
     /// Whether the group's durable state has members.
     fn has_members(&self) -> bool {
+        self.has_members_of(GROUP)
+    }
+
+    fn has_members_of(&self, group: &str) -> bool {
         let machine = self.coordinator.partition.machine();
         let table = machine.groups().expect("it holds groups");
-        table.get(GROUP).is_some_and(|state| state.has_members())
+        table.get(group).is_some_and(|state| state.has_members())
+    }
+}
+
+fn commit_request(
+    identity: MemberIdentity,
+    topic_id: Option<TopicId>,
+    offset: i64,
+) -> CommitRequest {
+    CommitRequest {
+        identity,
+        api_version: 10,
+        retention_ms: None,
+        offsets: vec![OffsetCommit {
+            partition: place(),
+            topic_id,
+            offset: Offset::new(offset),
+            leader_epoch: LeaderEpoch::NONE,
+            metadata: String::new(),
+            refused: None,
+        }],
+    }
+}
+
+fn join_request(member_id: &str) -> JoinRequest {
+    JoinRequest {
+        member_id: member_id.to_owned(),
+        instance_id: None,
+        fresh_member_id: "m1".to_owned(),
+        requires_known_member_id: false,
+        supports_skip_assignment: true,
+        client_id: "c".to_owned(),
+        client_host: "/h".to_owned(),
+        session_timeout_ms: 10_000,
+        rebalance_timeout_ms: 10_000,
+        protocol_type: "consumer".to_owned(),
+        protocols: vec![("range".to_owned(), Bytes::new())],
+        reason: None,
+    }
+}
+
+/// By the leader, that everything is its own.
+fn sync_request(generation: i32) -> SyncRequest {
+    SyncRequest {
+        identity: identity("m1", generation),
+        protocol_type: None,
+        protocol: None,
+        assignments: [("m1".to_owned(), Bytes::from_static(b"all"))].into(),
+    }
+}
+
+/// Of a member of the consumer protocol that joins.
+fn consumer_request() -> HeartbeatRequest {
+    HeartbeatRequest {
+        member_id: "m1".to_owned(),
+        fresh_member_id: None,
+        member_epoch: 0,
+        instance_id: None,
+        rack_id: None,
+        rebalance_timeout_ms: 10_000,
+        client_id: "c".to_owned(),
+        client_host: "/h".to_owned(),
+        subscribed_topics: Some(vec![TOPIC.to_owned()]),
+        subscribed_regex: None,
+        server_assignor: None,
+        owned: Some(BTreeMap::new()),
     }
 }
 

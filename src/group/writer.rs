@@ -185,13 +185,15 @@ impl Writer {
             return Err(ErrorCode::RecordListTooLarge);
         }
         let total = self.waiting_bytes.get() + bytes;
-        if total > WAITING_BYTES_MAX && self.waiting_bytes.get() > 0 {
-            return Err(ErrorCode::CoordinatorLoadInProgress);
-        }
-        self.waiting_bytes.set(total);
         if place == Place::Last {
+            // What goes first does not wait; refused here, a coordinator that is always busy would
+            // never purge and never expire.
+            if total > WAITING_BYTES_MAX && self.waiting_bytes.get() > 0 {
+                return Err(ErrorCode::CoordinatorLoadInProgress);
+            }
             self.taken.set(self.taken.get() + 1);
         }
+        self.waiting_bytes.set(total);
         let waiting = Waiting {
             place,
             group,

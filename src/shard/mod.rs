@@ -266,7 +266,6 @@ impl Shard {
             }
             for coordinator in self.live_coordinators() {
                 coordinator.check_size();
-                coordinator.check_expiry();
             }
         }
     }

@@ -302,6 +302,16 @@ impl Member {
         error
     }
 
+    /// OffsetCommit of one partition by a member of the consumer protocol, whose epoch stands in
+    /// [`Member::generation`] (version 9).
+    pub fn commit_by_epoch(&self, cluster: &Cluster, place: (&str, i32), offset: i64) -> ErrorCode {
+        let request = self.commit_request(place, offset);
+        let (error, (), _) = at_coordinator(cluster, &self.group, |wire| {
+            Ok((send_commit(wire, 9, request.clone())?, ()))
+        });
+        error
+    }
+
     fn commit_request(&self, place: (&str, i32), offset: i64) -> OffsetCommitRequest {
         let partition = OffsetCommitRequestPartition::default()
             .with_partition_index(place.1)

@@ -1,5 +1,6 @@
 //! What the records of one partition of `__consumer_offsets` add up to: the same on every replica.
 
+mod live;
 mod size;
 mod snapshot;
 #[cfg(test)]
@@ -11,6 +12,8 @@ use corduroy_record::TopicPartition;
 
 use crate::consumer::ConsumerState;
 use crate::records::{ClassicValue, GroupRecord, OffsetValue, RecordError};
+
+pub use live::LiveKey;
 
 /// The groups of one partition of `__consumer_offsets`.
 ///
@@ -147,9 +150,7 @@ impl GroupTable {
 
     /// Every live key with its value, group by group: what to append again before a purge.
     pub fn live_records(&self) -> impl Iterator<Item = GroupRecord> {
-        self.groups
-            .iter()
-            .flat_map(|(name, state)| state.records(name))
+        self.live_records_after(None)
     }
 }
 
@@ -166,30 +167,6 @@ impl GroupState {
     /// Whether it has members, by the classic protocol.
     pub fn has_classic_members(&self) -> bool {
         matches!(&self.kind, GroupKind::Classic(value) if !value.members.is_empty())
-    }
-
-    /// The records that make this state: the group first, then its offsets.
-    pub fn records(&self, group: &str) -> impl Iterator<Item = GroupRecord> {
-        let mut records = Vec::new();
-        match &self.kind {
-            GroupKind::Simple => {}
-            GroupKind::Classic(value) => records.push(GroupRecord::Classic {
-                group: group.to_owned(),
-                value: Some(value.clone()),
-            }),
-            GroupKind::Consumer(state) => state.records(group, &mut records),
-        }
-        records
-            .into_iter()
-            .chain(
-                self.offsets
-                    .iter()
-                    .map(move |(partition, value)| GroupRecord::Offset {
-                        group: group.to_owned(),
-                        partition: partition.clone(),
-                        value: Some(value.clone()),
-                    }),
-            )
     }
 
     fn is_nothing(&self) -> bool {

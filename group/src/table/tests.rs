@@ -292,6 +292,40 @@ proptest! {
         prop_assert_eq!((table.len(), table.size_bytes()), (0, 0));
     }
 
+    /// The state written again in portions while records come between: who reads only what came
+    /// since, has everything that lives.
+    #[test]
+    fn a_walk_passes_every_live_key_whatever_comes_between(
+        before in prop::collection::vec(record(), 0..40),
+        between in prop::collection::vec(prop::collection::vec(record(), 0..4), 0..20),
+        portion in 1..4_usize,
+    ) {
+        let mut table = GroupTable::new();
+        for record in &before {
+            table.apply_record(record);
+        }
+        let mut since = GroupTable::new();
+        let mut between = between.into_iter();
+        let mut last: Option<LiveKey> = None;
+        loop {
+            let records: Vec<GroupRecord> =
+                table.live_records_after(last.as_ref()).take(portion).collect();
+            let Some(newest) = records.last() else { break };
+            last = Some(newest.live_key());
+            let unchanged = table.clone();
+            for record in &records {
+                since.apply_record(record);
+                table.apply_record(record);
+            }
+            prop_assert_eq!(&unchanged, &table);
+            for record in between.next().into_iter().flatten() {
+                since.apply_record(&record);
+                table.apply_record(&record);
+            }
+        }
+        prop_assert_eq!(live(&since), live(&table));
+    }
+
     #[test]
     fn damaged_snapshots_are_refused_or_read(
         records in prop::collection::vec(record(), 0..20),

@@ -16,6 +16,7 @@ use crate::world::{Cluster, GROUP, World, going_on, joining, of_instance};
 fn a_request_that_contradicts_itself_is_refused() {
     let join = || joining("m", &["a"]);
     let blank = || Some("  ".to_owned());
+    let owned = World::new(&[("a", 2)]).places("a:0");
     let cases: Vec<(&str, HeartbeatRequest, ErrorCode)> = vec![
         (
             "no member id in version 1",
@@ -62,6 +63,30 @@ fn a_request_that_contradicts_itself_is_refused() {
             HeartbeatRequest {
                 owned: None,
                 ..join()
+            },
+            ErrorCode::InvalidRequest,
+        ),
+        (
+            "owns something before it has joined",
+            HeartbeatRequest {
+                owned: Some(owned.clone()),
+                ..join()
+            },
+            ErrorCode::InvalidRequest,
+        ),
+        (
+            "a rebalance timeout below -1",
+            HeartbeatRequest {
+                rebalance_timeout_ms: -2,
+                ..join()
+            },
+            ErrorCode::InvalidRequest,
+        ),
+        (
+            "a rebalance timeout below -1 while going on",
+            HeartbeatRequest {
+                rebalance_timeout_ms: -2,
+                ..going_on("m", 3)
             },
             ErrorCode::InvalidRequest,
         ),
@@ -115,6 +140,12 @@ fn a_request_that_contradicts_itself_is_refused() {
     for (name, request, code) in cases {
         let mut world = World::new(&[("a", 2)]);
         assert_eq!(world.beat(&request), Err(code), "{name}");
+    }
+    for blank in ["", "  "] {
+        let world = World::new(&[("a", 2)]);
+        let decided = heartbeat(blank, None, &join(), &world.cluster, &world.limits, 1_000);
+        let refused = decided.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::InvalidRequest, "group {blank:?}");
     }
     let mut world = World::new(&[("a", 2)]);
     world.limits.assignors = vec![Assignor::Range];

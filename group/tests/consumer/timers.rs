@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corduroy_group::consumer::{Expiry, HeartbeatRequest, Timers, remove_members};
 
-use crate::world::{GROUP, World, going_on, joining};
+use crate::world::{GROUP, World, going_on, joining, of_instance};
 
 const SESSION: Duration = Duration::from_secs(45);
 
@@ -36,6 +36,39 @@ fn a_silent_member_expires_once_and_a_speaking_one_does_not() {
     world.apply(&records);
     timers.observe_records(world.state(), &records, at(156));
     assert_eq!(timers.next_deadline(), None);
+}
+
+/// KIP-848: -2 keeps a static member's place for its session timeout, and no longer.
+#[test]
+fn a_static_member_that_stays_away_loses_its_place_with_its_session() {
+    let mut world = World::new(&[("a", 4)]);
+    world.beat(&of_instance("i", joining("m", &["a"]))).unwrap();
+    world.beat(&joining("n", &["a"])).unwrap();
+    world.settle(&["m", "n"]);
+    let mut timers = Timers::new(SESSION);
+    timers.observe(world.state(), at(0));
+    let decision = world.decide(&of_instance("i", going_on("m", -2))).unwrap();
+    world.apply(&decision.records);
+    timers.observe_records(world.state(), &decision.records, at(10));
+    timers.heard("m", at(10));
+    timers.heard("n", at(40));
+    assert_eq!(timers.expired(at(54)), []);
+    assert_eq!(world.state().members().len(), 2, "its place is kept");
+    assert_eq!(timers.expired(at(55)), [("m".to_owned(), Expiry::Session)]);
+    let records = remove_members(GROUP, world.state(), &["m"]);
+    world.apply(&records);
+    assert_eq!(world.state().instance("i"), None);
+    world.settle(&["n"]);
+    assert_eq!(world.assigned("n"), "a:0,1,2,3");
+    // Too late: it is a newcomer.
+    let answer = world
+        .beat(&of_instance("i", joining("m2", &["a"])))
+        .unwrap();
+    assert_eq!(answer.assignment, Some(world.places("")));
+    assert_eq!(
+        world.beat(&of_instance("i", going_on("m", 2))),
+        Err(corduroy_protocol::ErrorCode::FencedInstanceId)
+    );
 }
 
 #[test]
