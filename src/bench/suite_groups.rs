@@ -34,8 +34,8 @@ pub(super) enum Table {
     Groups,
 }
 
-/// The rows of docs/benchmarks.md, in its order. Those of the large topic come last: what it leaves
-/// behind would be in the others.
+/// The rows: those that docs/benchmarks.md sets beside Apache Kafka, and what shows how they scale. Those
+/// of the large topic come last: what it leaves behind would be in the others.
 pub(super) fn rows() -> Vec<GroupsRow> {
     let commits = [
         (1, 1, 1),
