@@ -29,7 +29,7 @@ CHAPTERS = {
     "modern": (groups_modern.SCENARIOS, [*QUICK, "group.consumer.session.timeout.ms=10000", "group.consumer.heartbeat.interval.ms=1000"]),
     "migration": (groups_migration.SCENARIOS, QUICK),
     "tools": (groups_tools.SCENARIOS, [*QUICK, "offsets.topic.segment.bytes=20000", "offsets.topic.num.partitions=3", "log.retention.check.interval.ms=1000"]),
-    "reports": (groups_reports.SCENARIOS, QUICK),
+    "reports": (groups_reports.SCENARIOS, [*QUICK, "offsets.retention.check.interval.ms=500"]),
 }
 
 
@@ -49,7 +49,7 @@ def chosen(names):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="names of scenarios or chapters (default: all)")
-    parser.add_argument("--long", action="store_true", help="more members, more rounds")
+    parser.add_argument("--long", action="store_true", help="fifty members, more rounds")
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an override for every node")
     parser.add_argument("--member", required=True, type=Path, help="our own client's group_member (set by `groups`)")

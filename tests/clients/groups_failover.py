@@ -114,9 +114,10 @@ def rolling_rdkafka(scene):
 def rolling(scene):
     """a rolling restart: no rebalance of static members, at most one of dynamic ones"""
     for group, is_static in (("rolling-static", True), ("rolling-dynamic", False)):
-        scene.create(group, 9)
-        members = scene.mixed(9, group, [group], are_static=is_static)
-        ticker, _ = running(scene, group, group, 9, members)
+        count = 50 if scene.long else 9
+        scene.create(group, count)
+        members = scene.mixed(count, group, [group], are_static=is_static)
+        ticker, _ = running(scene, group, group, count, members)
         generation = scene.coordinators.generation(group)
         mark = restart_all(scene, members)
         report_pause(members, ticker, mark)
@@ -133,17 +134,21 @@ def rolling(scene):
 
 def storm(scene):
     """storms of joins and leaves settle, and nothing is lost"""
-    scene.create("storm", 12)
-    rounds = 6 if scene.long else 3
-    ticker = scene.ticker("storm", 12, 0.1)
+    partitions = 50 if scene.long else 12
+    # With the three that stay fifty members at once.
+    rounds, waves = (6, (24, 13, 10)) if scene.long else (3, (6, 3, 2))
+    scene.create("storm", partitions)
+    ticker = scene.ticker("storm", partitions, 0.1)
     steady = scene.mixed(3, "storm-group", ["storm"])
     everybody = list(steady)
     for member in steady:
         member.start()
     for number in range(rounds):
-        wave = [scene.rdkafka(f"storm-{number}-{at}", "storm-group", ["storm"]) for at in range(6)]
-        wave += [scene.java(f"storm-{number}-java-{at}", "storm-group", ["storm"]) for at in range(3)]
-        wave += [scene.ours(f"storm-{number}-ours-{at}", "storm-group", ["storm"]) for at in range(2)]
+        makers = [(scene.rdkafka, "rdkafka"), (scene.java, "java"), (scene.ours, "ours")]
+        wave = [
+            make(f"storm-{number}-{kind}-{at}", "storm-group", ["storm"])
+            for (make, kind), count in zip(makers, waves) for at in range(count)
+        ]  # fmt: skip
         everybody += wave
         for member in wave:
             member.start()
@@ -153,7 +158,7 @@ def storm(scene):
         time.sleep(0.5)
     began = time.monotonic()
     scene.stable("storm-group", 3, seconds=60)
-    scene.settled(steady, "storm", 12, seconds=60)
+    scene.settled(steady, "storm", partitions, seconds=60)
     print(f"  settled {time.monotonic() - began:.1f} s after the last storm, in generation {scene.coordinators.generation('storm-group')}", flush=True)
     ticker.stop()
     read_everything(everybody, ticker)

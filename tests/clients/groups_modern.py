@@ -131,7 +131,7 @@ def fence(scene):
 
 def modern_kill(scene):
     """kill -9 of the coordinator of a consumer-protocol group: nobody loses anything"""
-    count = 12 if scene.long else 4
+    count = 50 if scene.long else 4
     scene.create("modern-kill", count)
     members = modern(scene, count, "modern-kill-group", ["modern-kill"])
     ticker = scene.ticker("modern-kill", count)

@@ -6,11 +6,12 @@ import re
 import threading
 import time
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cluster import NODES
 from expected import must, until
+from groups_wire import Answer
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -107,6 +108,67 @@ def read_internal(scene, formatter, seconds=8):
     return found
 
 
+def raw_internal(scene):
+    """The internal topic from its start as it is: [(key, value or None)] in bytes, partition by partition."""
+    consumer = Consumer({"bootstrap.servers": scene.brokers, "group.id": "nobody", "enable.auto.commit": False, "enable.partition.eof": False})
+    found = []
+    try:
+        for partition in range(scene.offsets_partitions()):
+            start, end = consumer.get_watermark_offsets(TopicPartition(INTERNAL, partition), timeout=20)
+            consumer.assign([TopicPartition(INTERNAL, partition, start)])
+            deadline = time.monotonic() + 60
+            while start < end:
+                must(time.monotonic() < deadline, f"{INTERNAL}/{partition} cannot be read beyond {start}")
+                message = consumer.poll(1)
+                if message is not None:
+                    must(message.error() is None, f"{INTERNAL}/{partition}: {message.error()}")
+                    found.append((message.key(), message.value()))
+                    start = message.offset() + 1
+    finally:
+        consumer.close()
+    return found
+
+
+# Kinds of keys of the consumer protocol (KIP-848): what the group is, its members, the target's epoch, what each
+# member should have, and has; Kafka's own formatters know none of them.
+CONSUMER, MEMBER, TARGET, TARGET_MEMBER, CURRENT = 3, 5, 6, 7, 8
+
+
+def consumer_group(records, group):
+    """What the records say of one group of the consumer protocol: {kind: {member or None: value}}."""
+    kept = {kind: {} for kind in (CONSUMER, MEMBER, TARGET, TARGET_MEMBER, CURRENT)}
+    for key, value in records:
+        key = Answer(key)
+        kind = key.take(">h")
+        if kind not in kept or key.text() != group:
+            continue
+        member = key.text() if kind in (MEMBER, TARGET_MEMBER, CURRENT) else None
+        if value is None:
+            kept[kind].pop(member, None)
+            continue
+        value = Answer(value)
+        must(value.take(">h") == 0, f"version of a record of kind {kind}")
+        if kind in (CONSUMER, TARGET):
+            kept[kind][member] = value.take(">i")
+        elif kind == CURRENT:
+            kept[kind][member] = (value.take(">i"), value.take(">i"), value.take(">b"), assignment(value))
+        elif kind == TARGET_MEMBER:
+            kept[kind][member] = assignment(value)
+        else:
+            kept[kind][member] = value
+    return kept
+
+
+def assignment(value):
+    """Partitions of topics, whichever these are."""
+    found = []
+    for _ in range(value.compact_count()):
+        value.at += 16
+        found += [value.take(">i") for _ in range(value.compact_count())]
+        value.tags()
+    return sorted(found)
+
+
 def start_offsets(scene):
     asked = {TopicPartition(INTERNAL, p): OffsetSpec.earliest() for p in range(scene.offsets_partitions())}
     return {tp.partition: f.result(20).offset for tp, f in scene.admin.list_offsets(asked).items()}
@@ -121,6 +183,8 @@ def internal(scene):
     seconds = 60 if scene.long else 15
     groups = [f"inner-{at}" for at in range(24)]
     scene.create("inner", 4)
+    scene.create("lived", 4)
+    scene.fill("lived", 4, 50)
     stop, trouble = threading.Event(), []
 
     def commit(mine):
@@ -152,10 +216,17 @@ def internal(scene):
         client = scene.committer(group)
         client.commit(offsets=[TopicPartition("inner", 0, 1), TopicPartition("inner", 1, 2)], asynchronous=False)
         client.close()
-    live = [scene.rdkafka(f"living-{at}", "living", ["inner"]).start() for at in range(2)]
+    live = [scene.rdkafka(f"living-{at}", "living", ["lived"]).start() for at in range(2)]
+    # Not Java's: it commits every five seconds whether it has read or not, and the topic would have no end.
+    modern = [make(f"modern-{at}", "modern", ["lived"], **{"group.protocol": "consumer"}).start() for at, make in enumerate((scene.ours, scene.rdkafka))]
     static = [scene.java(f"statics-{at}", "statics", ["inner"], instance=f"static-{at}", **{"enable.auto.commit": "false"}).start() for at in range(2)]
     scene.stable("living", 2)
     scene.stable("statics", 2)
+    until(lambda: {len(member.owned) for member in modern} == {2}, "equal shares of the consumer protocol", 60)
+    # Committed once, by members that stay: what they read has an end.
+    lived = {p: 50 for p in range(4)}
+    for group in ("living", "modern"):
+        until(lambda: scene.committed(group, "lived", 4) == lived, f"{group} has committed what it read", 60)
     generation = {group: scene.coordinators.generation(group) for group in ("living", "statics")}
     until(lambda: all(member.generation == generation["statics"] for member in static), "Java knows its generation")
     threads = [threading.Thread(target=commit, args=(groups[at::3],), daemon=True) for at in range(3)]
@@ -178,12 +249,12 @@ def internal(scene):
     stop.set()
     for thread in threads:
         thread.join(30)
-    for member in live + static:
+    for member in live + static + modern:
         must(not member.rebalances(mark), f"{member.name} saw a rebalance: {member.rebalances(mark)[:2]}")
     if trouble:
         print(f"  {len(trouble)} commits were refused around the kill, the first: {trouble[0][:120]}", flush=True)
     want, metadata = {}, {}
-    for group in [*groups, *old, *doomed, "living"]:
+    for group in [*groups, *old, *doomed, "living", "modern"]:
         asked = ConsumerGroupTopicPartitions(group)
         for one in scene.admin.list_consumer_group_offsets([asked])[group].result(30).topic_partitions:
             if one.offset >= 0:
@@ -204,8 +275,6 @@ def internal(scene):
             have[key] = (value["data"]["offset"], value["data"]["metadata"])
     ours = {key: offset for key, (offset, _) in have.items() if key[0] in {k[0] for k in want} | set(doomed)}
     lost, more = {k: v for k, v in want.items() if ours.get(k) != v}, {k: v for k, v in ours.items() if want.get(k) != v}
-    lost = {k: v for k, v in lost.items() if k[0] != "living"}
-    more = {k: v for k, v in more.items() if k[0] != "living"}
     must(not lost and not more, f"OffsetFetch and the topic differ: {list(lost.items())[:3]} and {list(more.items())[:3]}")
     wrong = [key for key, (_, text) in have.items() if key in metadata and key[0] in groups and (text or "").rstrip("\0") != (metadata[key] or "").rstrip("\0")]
     must(not wrong, f"metadata differs: {wrong[:3]}")
@@ -218,6 +287,16 @@ def internal(scene):
         must((value["data"]["generation"], len(value["data"]["members"])) == (generation[group], count), f"{group} in the topic: {str(value)[:300]}")
     names = sorted(m["groupInstanceId"] for m in found["statics"]["data"]["members"])
     must(names == ["static-0", "static-1"], f"static members in the topic: {names}")
+    must(all(want[(group, "lived", p)] == 50 for group in ("living", "modern") for p in range(4)), "what members committed is lost")
+    told = scene.admin.describe_consumer_groups(["modern"], request_timeout=20)["modern"].result(30)
+    owned = {m.member_id: sorted(p.partition for p in m.assignment.topic_partitions) for m in told.members}
+    kept = consumer_group(raw_internal(scene), "modern")
+    must(len(owned) == 2 and set(kept[MEMBER]) == set(owned), f"members of the consumer protocol: {owned} and {kept}")
+    must({member: parts for member, (*_, parts) in kept[CURRENT].items()} == owned, f"what members have: {owned} and {kept}")
+    must(kept[TARGET_MEMBER] == owned, f"what members should have: {owned} and {kept}")
+    epoch = kept[CONSUMER].get(None)
+    epochs = [epoch, kept[TARGET].get(None), *(current[0] for current in kept[CURRENT].values())]
+    must(epoch is not None and set(epochs) == {epoch}, f"epochs of a group at rest: {kept}")
 
 
 SCENARIOS = {"command": command, "internal": internal}

@@ -185,11 +185,23 @@ class GroupBroker(Broker):
         return codes[0] if codes and error == "NONE" else error
 
     def commit(self, group, topic, offsets, generation=-1, member="", instance=None, metadata=None, epoch=-1):
-        """OffsetCommit version 7 of {partition: offset}: {partition: error}."""
-        rows = [struct.pack(">iqi", p, offset, epoch) + nullable(metadata) for p, offset in offsets.items()]
+        """OffsetCommit version 7 of {partition: offset}, or of such pairs in a list: {partition: error}."""
+        pairs = offsets.items() if isinstance(offsets, dict) else offsets
+        rows = [struct.pack(">iqi", p, offset, epoch) + nullable(metadata) for p, offset in pairs]
         body = text(group) + struct.pack(">i", generation) + text(member) + nullable(instance)
         answer = self.ask(COMMIT, 7, body + listed([text(topic) + listed(rows)]))
         answer.take(">i")
+        found = {}
+        for _ in range(answer.take(">i")):
+            answer.text()
+            found.update(answer.rows(lambda: (answer.take(">i"), answer.error())))
+        return found
+
+    def commit_for(self, group, topic, offsets, retention_ms):
+        """OffsetCommit version 2 from outside of the group, of {partition: offset} that live so long: {partition: error}."""
+        rows = [struct.pack(">iq", p, offset) + nullable(None) for p, offset in offsets.items()]
+        body = text(group) + struct.pack(">i", -1) + text("") + struct.pack(">q", retention_ms)
+        answer = self.ask(COMMIT, 2, body + listed([text(topic) + listed(rows)]))
         found = {}
         for _ in range(answer.take(">i")):
             answer.text()
