@@ -16,8 +16,8 @@ use crate::workload::WorkloadKind;
     version,
     after_help = "\
 Exit status: 0 everything was as promised and enough was seen; 1 a violation; 2 too little was seen,
-or a fault that was asked for by name, or the build with planted bugs, is not to be had here; 3 the
-harness itself failed, or was called wrongly."
+or what was asked for is not to be had here: a fault by name, the build with planted bugs, one with
+librdkafka; 3 the harness itself failed, or was called wrongly."
 )]
 pub struct Cli {
     #[command(subcommand)]

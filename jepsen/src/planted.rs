@@ -16,23 +16,40 @@ const MARK: &str = "+planted-bugs";
 /// Where cargo puts it, seen from its target directory.
 const PLACE: &str = "planted/corduroy";
 
-/// The node with planted bugs: the one that was named, or the one that [`BUILD`] makes. `None`: it
-/// is not there.
+/// Whether the build with planted bugs is to be had.
+#[derive(Debug)]
+pub enum Build {
+    /// Its program.
+    Found(PathBuf),
+    /// It is not to be had here: why, in a sentence.
+    Missing(String),
+}
+
+/// The node with planted bugs: the one that was named, or the one that [`BUILD`] makes.
 ///
 /// # Errors
-/// A program that is no such build.
-pub fn find(asked: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+/// A program that cannot be run.
+pub fn find(asked: Option<&Path>) -> anyhow::Result<Build> {
     let built = || {
         let own = std::env::current_exe().ok()?;
         let beside = own.parent()?.parent()?.join(PLACE);
         let here = Path::new("target").join(PLACE);
         [beside, here].into_iter().find(|path| path.is_file())
     };
-    let found = match asked {
-        Some(path) => path.is_file().then(|| path.to_owned()),
-        None => built(),
+    let path = match asked {
+        Some(path) if path.is_file() => path.to_owned(),
+        Some(path) => {
+            let why = format!("there is no program at {}", path.display());
+            return Ok(Build::Missing(why));
+        }
+        None => match built() {
+            Some(path) => path,
+            None => {
+                let why = "there is no build with planted bugs".to_owned();
+                return Ok(Build::Missing(why));
+            }
+        },
     };
-    let Some(path) = found else { return Ok(None) };
     let path = std::path::absolute(path)?;
     let output = Command::new(&path)
         .arg("--version")
@@ -40,20 +57,20 @@ pub fn find(asked: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
         .with_context(|| format!("cannot run {}", path.display()))?;
     let version = String::from_utf8_lossy(&output.stdout);
     if !version.contains(MARK) {
-        bail!(
-            "{} ({}) is a build without planted bugs: it would be tested as it is\n  help    {BUILD}",
+        return Ok(Build::Missing(format!(
+            "{} ({}) is a build without planted bugs: it would be tested as it is",
             path.display(),
             version.trim()
-        );
+        )));
     }
-    Ok(Some(path))
+    Ok(Build::Found(path))
 }
 
-/// The program of a run with this bug.
+/// That a planted bug has this name.
 ///
 /// # Errors
-/// A name that no bug has, no program, or one without planted bugs.
-pub fn binary_with(bug: &str, asked: Option<&Path>) -> anyhow::Result<PathBuf> {
+/// A name that none has: whoever asks for it has called wrongly.
+pub fn check_name(bug: &str) -> anyhow::Result<()> {
     if Bug::of_name(bug).is_none() {
         let names: Vec<&str> = Bug::ALL.into_iter().map(Bug::name).collect();
         bail!(
@@ -61,8 +78,5 @@ pub fn binary_with(bug: &str, asked: Option<&Path>) -> anyhow::Result<PathBuf> {
             names.join(", ")
         );
     }
-    find(asked)?.with_context(|| match asked {
-        Some(path) => format!("there is no program at {}", path.display()),
-        None => format!("there is no build with planted bugs\n  help    {BUILD}"),
-    })
+    Ok(())
 }

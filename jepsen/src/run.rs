@@ -26,11 +26,11 @@ use crate::history::{
     ClientSettings, FORMAT, FaultPhase, GroupMinima, Header, History, HistoryWriter, Mark, Minima,
     Plan, ReplicasOf, STARVED_SECONDS_MAX,
 };
-use crate::planted;
+use crate::planted::{self, Build};
 use crate::preflight::{Look, Preflight};
 use crate::report::{self, RunSummary};
 use crate::topology::Topology;
-use crate::verdict::{EXIT_COVERAGE, EXIT_HARNESS, Judgement, Verdict};
+use crate::verdict::{EXIT_COVERAGE, Judgement, Verdict};
 use crate::workload::recorder::Recorder;
 use crate::workload::{DELIVERY_WAIT_MAX, WorkloadKind, final_read, group};
 use load::Load;
@@ -42,6 +42,8 @@ const FORM_WAIT_MAX: Duration = Duration::from_secs(60);
 const FORM_LOOKS: u32 = 60;
 /// How long the cluster may take to be whole after everything was healed.
 const WHOLE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// How often that is waited for if the harness did not get the processor meanwhile.
+const HEAL_TRIES: usize = 3;
 /// How long clients go on after that.
 const AFTER_HEAL: Duration = Duration::from_secs(5);
 /// How long a node may take to stop at the end.
@@ -124,12 +126,21 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
             "error: this build has no librdkafka\n  \
              help    cargo run --release -p corduroy-jepsen --features librdkafka -- run ..."
         );
-        return Ok(EXIT_HARNESS);
+        return Ok(EXIT_COVERAGE);
     }
     let bug = args.bug.as_deref().filter(|name| !name.is_empty());
     let binary = match bug {
         None => find_binary(args.binary.as_deref())?,
-        Some(name) => planted::binary_with(name, args.binary.as_deref())?,
+        Some(name) => {
+            planted::check_name(name)?;
+            match planted::find(args.binary.as_deref())? {
+                Build::Found(binary) => binary,
+                Build::Missing(why) => {
+                    eprintln!("error: {why}\n  help    {}", planted::BUILD);
+                    return Ok(EXIT_COVERAGE);
+                }
+            }
+        }
     };
     let seed = args.seed.unwrap_or_else(|| env.random_below(1 << 32));
     let nodes = args.nodes.unwrap_or(match args.workload {
@@ -362,21 +373,10 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     cluster.heal().await?;
     recorder.mark(Mark::Healed { at: recorder.now() });
     progress.say("healed");
-    let starved_before = recorder.starved_seconds();
-    match cluster.wait_whole(WHOLE_WAIT_MAX).await {
-        Ok(()) => injector.note_whole(),
-        // Without root the network between the nodes is this process.
-        Err(error) if recorder.starved_seconds() - starved_before >= STARVED_SECONDS_MAX => {
-            recorder.note(format!(
-                "not whole again after the heal, {error:#}; but this program did not get the \
-                 processor for {:.0} s of it",
-                recorder.starved_seconds() - starved_before
-            ));
-        }
-        Err(error) => breakdown(
-            &recorder,
-            format!("not whole again after the heal, {error:#}"),
-        ),
+    match wait_healed(cluster, &recorder).await {
+        Healing::Whole => injector.note_whole(),
+        Healing::Unjudged(why) => recorder.note(why),
+        Healing::Broken(what) => breakdown(&recorder, what),
     }
     env.sleep(AFTER_HEAL).await;
     load.stop(env, DELIVERY_WAIT_MAX + AFTER_HEAL).await;
@@ -398,8 +398,9 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
         cluster.terminate(id, STOP_WAIT_MAX).await?;
     }
     cluster.notice_ends();
-    for what in cluster.crashes() {
-        breakdown(&recorder, what.clone());
+    // Whatever the harness missed meanwhile: this the nodes themselves have written down.
+    for what in cluster.crashes().iter().cloned().chain(cluster.stops()?) {
+        breakdown(&recorder, what);
     }
     let looked = logs::look(&run.binary, cluster, injector.rotted());
     for what in looked.found {
@@ -412,6 +413,53 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     });
     recorder.flush()?;
     Ok(())
+}
+
+/// What became of the cluster after the heal.
+#[derive(Debug, PartialEq, Eq)]
+enum Healing {
+    Whole,
+    /// Not whole, and nothing follows from it: why.
+    Unjudged(String),
+    /// Not whole, as it may not be.
+    Broken(String),
+}
+
+/// Waits until everything is whole again; longer if the harness did not get the processor meanwhile.
+async fn wait_healed(cluster: &mut Cluster, recorder: &Recorder) -> Healing {
+    let mut starved = Vec::new();
+    loop {
+        let before = recorder.starved_seconds();
+        let missing = match cluster.wait_whole(WHOLE_WAIT_MAX).await {
+            Ok(()) => return Healing::Whole,
+            Err(error) => format!("{error:#}"),
+        };
+        starved.push(recorder.starved_seconds() - before);
+        if let Some(judged) = judge_heal(&missing, &starved) {
+            return judged;
+        }
+    }
+}
+
+/// What to conclude from so many waits in vain, by the seconds that the harness was without the
+/// processor in each of them. `None`: wait once more.
+///
+/// Without root the network between the nodes is this program, so what was not done while it stood
+/// still proves nothing. One wait that it did not stand still in does.
+fn judge_heal(missing: &str, starved: &[f64]) -> Option<Healing> {
+    let what = format!("not whole again after the heal, {missing}");
+    if starved
+        .last()
+        .is_none_or(|last| *last < STARVED_SECONDS_MAX)
+    {
+        return Some(Healing::Broken(what));
+    }
+    (starved.len() >= HEAL_TRIES).then(|| {
+        let seconds: f64 = starved.iter().sum();
+        Healing::Unjudged(format!(
+            "{what}; but this program did not get the processor for {seconds:.0} s of it"
+        ))
+    })
 }
 
 /// Waits until the cluster is there. A node that ends before that is no finding, but nothing to test.
@@ -630,4 +678,26 @@ pub fn find_binary(asked: Option<&Path>) -> anyhow::Result<PathBuf> {
          with --binary",
         own.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heal_is_excused_only_where_the_harness_stood_still_each_time() {
+        let broken = Some(Healing::Broken(
+            "not whole again after the heal, q/1 has no leader".to_owned(),
+        ));
+        let judge = |starved: &[f64]| judge_heal("q/1 has no leader", starved);
+        assert_eq!(judge(&[0.0]), broken);
+        assert_eq!(judge(&[STARVED_SECONDS_MAX - 1.0]), broken);
+        assert_eq!(judge(&[30.0]), None, "it waits again");
+        assert_eq!(judge(&[30.0, 0.5]), broken, "that one time was enough");
+        assert_eq!(judge(&[30.0, 20.0]), None);
+        let Some(Healing::Unjudged(why)) = judge(&[30.0, 20.0, 11.0]) else {
+            panic!("the harness never had a processor");
+        };
+        assert!(why.contains("did not get the processor for 61 s"), "{why}");
+    }
 }

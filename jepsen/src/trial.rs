@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::cli::{ClientKind, SelftestArgs};
 use crate::faults::{self, FaultKind};
-use crate::planted;
+use crate::planted::{self, Build};
 use crate::preflight::{Look, Preflight};
 use crate::run::{self, RunPlan};
 use crate::selftest::{self, BUGS, Bug, Judge, Trial};
@@ -46,20 +46,21 @@ pub async fn selftest(env: &Env, args: &SelftestArgs) -> anyhow::Result<u8> {
         println!("no planted bug was hunted: --histories-only");
         return Ok(failed(report.is_green()));
     }
-    let Some(binary) = planted::find(args.planted_binary.as_deref())? else {
-        let place = args.planted_binary.as_deref();
-        let place = place.map_or(String::new(), |path| format!(" at {}", path.display()));
-        eprintln!(
-            "error: none of the {} planted bugs was hunted: there is no build that has them{place}\n  \
-             help    {}\n  \
-             help    or judge the histories alone: --histories-only",
-            BUGS.len(),
-            planted::BUILD
-        );
-        return Ok(match report.is_green() {
-            true => EXIT_COVERAGE,
-            false => EXIT_VIOLATION,
-        });
+    let binary = match planted::find(args.planted_binary.as_deref())? {
+        Build::Found(binary) => binary,
+        Build::Missing(why) => {
+            eprintln!(
+                "error: none of the {} planted bugs was hunted: {why}\n  \
+                 help    {}\n  \
+                 help    or judge the histories alone: --histories-only",
+                BUGS.len(),
+                planted::BUILD
+            );
+            return Ok(match report.is_green() {
+                true => EXIT_COVERAGE,
+                false => EXIT_VIOLATION,
+            });
+        }
     };
     let obstacles = obstacles(env, &binary).await?;
     let is_possible = |bug: &&Bug| obstacles.iter().all(|(id, _)| *id != bug.id);

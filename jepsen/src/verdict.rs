@@ -12,8 +12,8 @@ use crate::history::{Key, Nanos, Value};
 pub const EXIT_PASS: u8 = 0;
 /// At least one violation.
 pub const EXIT_VIOLATION: u8 = 1;
-/// No violation, but too little happened for that to mean anything; or an asked fault, or the build
-/// with planted bugs, is not to be had here.
+/// No violation, but too little happened for that to mean anything; or what was asked for is not to be
+/// had here: a fault, the build with planted bugs, one with librdkafka.
 pub const EXIT_COVERAGE: u8 = 2;
 /// The harness itself failed, or was called wrongly.
 pub const EXIT_HARNESS: u8 = 3;
@@ -25,7 +25,8 @@ pub const EXAMPLES_MAX: usize = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// A node ended by itself, did not come back, or left files that are not as they were written.
+    /// A node ended by itself, stopped a replica, did not come back, or left files that are not as they
+    /// were written.
     Breakdown,
     /// An acknowledged write is absent although later ones were read.
     LostWrite,

@@ -71,9 +71,12 @@ fn a_bug_needs_a_build_that_has_it() {
     let healthy = node(at, "echo corduroy 0.1.0");
     let binary = healthy.to_str().unwrap();
     let run = |bug| ["run", "--binary", binary, "--bug", bug, "--out", "out"];
-    let said = ends(at, &run("lease-read"), EXIT_HARNESS);
+    let said = ends(at, &run("lease-read"), EXIT_COVERAGE);
     assert!(said.contains("is a build without planted bugs"), "{said}");
     assert!(said.contains("--features planted-bugs"), "{said}");
+    let nowhere = ["run", "--binary", "nowhere", "--bug", "lease-read"];
+    let said = ends(at, &nowhere, EXIT_COVERAGE);
+    assert!(said.contains("no program at nowhere"), "{said}");
     let said = ends(at, &run("no-such-bug"), EXIT_HARNESS);
     assert!(said.contains("no planted bug `no-such-bug`"), "{said}");
     assert!(said.contains("lease-read"), "{said}");
@@ -134,7 +137,7 @@ fn a_selftest_without_planted_bugs_is_no_pass() {
     ends(at, &["selftest", "--bug", "no-such-bug"], EXIT_HARNESS);
     node(at, "echo corduroy 0.1.0");
     let args = ["selftest", "--planted-binary", "corduroy"];
-    let said = ends(at, &args, EXIT_HARNESS);
+    let said = ends(at, &args, EXIT_COVERAGE);
     assert!(said.contains("without planted bugs"), "{said}");
 }
 

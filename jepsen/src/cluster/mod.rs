@@ -3,6 +3,7 @@
 pub mod freezer;
 pub mod http;
 pub mod image;
+mod lives;
 pub mod members;
 pub mod node;
 
@@ -290,6 +291,19 @@ impl Cluster {
     /// Ends of nodes that no fault explains.
     pub fn crashes(&self) -> &[String] {
         &self.crashes
+    }
+
+    /// Replicas that stopped although the disk of their node did not fail, in any process of the run;
+    /// a sentence each.
+    ///
+    /// # Errors
+    /// A log of a node that cannot be read.
+    pub fn stops(&self) -> anyhow::Result<Vec<String>> {
+        let mut stops = Vec::new();
+        for node in self.machines() {
+            stops.extend(node.stops()?);
+        }
+        Ok(stops)
     }
 
     /// The partitions as the nodes that answer see them, by topic and number; the newest leader

@@ -14,12 +14,16 @@ use tokio::process::{Child, Command};
 use super::freezer;
 use super::http;
 use super::image::Image;
+use super::lives::Lives;
 use crate::clean::{self, RunFile};
 use crate::faults::shim;
 use crate::topology::{Place, Topology};
 
 /// How long a node may take to answer a question about itself.
 const STATUS_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// The exit status of a Rust program that has panicked.
+const PANICKED: i32 = 101;
 
 /// How a process was brought to its end, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +66,7 @@ pub struct Node {
     log: PathBuf,
     child: Option<Child>,
     ending: Ending,
+    lives: Lives,
     stopped: bool,
 }
 
@@ -80,6 +85,7 @@ impl Node {
             log,
             child: None,
             ending: Ending::Unasked,
+            lives: Lives::default(),
             stopped: false,
         }
     }
@@ -145,6 +151,7 @@ impl Node {
             .append(true)
             .open(&self.log)
             .with_context(|| format!("cannot open {}", self.log.display()))?;
+        self.lives.begin(&self.log);
         let mut command = Command::new(&setup.binary);
         command
             .arg("start")
@@ -224,14 +231,25 @@ impl Node {
         is_frozen || stat.as_deref() == Some("T")
     }
 
-    /// From here on a node that ends does so rightly: its disk fails.
+    /// From here on a node that ends, or stops a replica, does so rightly: its disk fails.
     pub fn tolerate_end(&mut self) {
         self.ending = Ending::Tolerated;
+        self.lives.excuse();
     }
 
     /// From here on an end is a crash again.
     pub fn forbid_end(&mut self) {
         self.ending = Ending::Unasked;
+        self.lives.accuse();
+    }
+
+    /// Replicas that stopped here although the disk did not fail, a sentence for each process.
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub fn stops(&self) -> anyhow::Result<Vec<String>> {
+        let stops = self.lives.stops();
+        stops.with_context(|| format!("cannot read what {} wrote", self.home.display()))
     }
 
     /// Sends a signal to its process.
@@ -323,14 +341,16 @@ impl Node {
         };
         self.child = None;
         topology.set_pid(self.place.host, None);
-        match self.ending {
-            Ending::Unasked => Some(format!(
-                "node {} ended by itself with {status}; its last words: {}",
-                self.id(),
-                self.last_words()
-            )),
-            Ending::Tolerated => None,
+        // A panic is no answer to a disk that fails.
+        let is_orderly = status.code().is_some_and(|code| code != PANICKED);
+        if self.ending == Ending::Tolerated && is_orderly {
+            return None;
         }
+        Some(format!(
+            "node {} ended by itself with {status}; its last words: {}",
+            self.id(),
+            self.last_words()
+        ))
     }
 
     fn last_words(&self) -> String {
