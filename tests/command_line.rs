@@ -10,7 +10,10 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use support::{Cluster, alone, corduroy};
+use corduroy_protocol::messages::create_topics_request::CreatableTopic;
+use corduroy_protocol::messages::{CreateTopicsRequest, TopicName};
+use corduroy_protocol::{ErrorCode, Request, Response, StrBytes};
+use support::{Cluster, alone, corduroy, wait_until};
 
 fn said(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -288,12 +291,7 @@ impl Printing {
     }
 
     fn signal(&self, name: &str) {
-        let signalled = Command::new("kill")
-            .args([&format!("-{name}"), &self.child.id().to_string()])
-            .stderr(Stdio::null())
-            .status();
-        // It may have ended already.
-        signalled.expect("kill runs");
+        send_signal(&self.child, name);
     }
 
     /// Waits for its end: the exit code and what it said.
@@ -304,6 +302,14 @@ impl Printing {
         stderr.read_to_string(&mut said).expect("UTF-8");
         (self.child.wait().expect("it ends").code(), said)
     }
+}
+
+fn send_signal(child: &Child, name: &str) {
+    let signalled = Command::new("kill")
+        .args([format!("-{name}"), child.id().to_string()])
+        .status();
+    // An error means that it has ended already.
+    signalled.expect("kill runs");
 }
 
 #[test]
@@ -461,4 +467,210 @@ fn what_is_done_to_several_names_is_tried_for_each() {
         );
     }
     cluster.must(&["topic", "delete", "__consumer_offsets", "--internal"]);
+}
+
+/// Runs a command against one node alone, with short limits, to its end.
+fn ask_node(cluster: &Cluster, id: usize, args: &[&str]) -> std::process::Output {
+    let limits = cluster.scratch().join("short.properties");
+    let properties =
+        "default.api.timeout.ms=1000\nrequest.timeout.ms=500\ndelivery.timeout.ms=1000\n";
+    std::fs::write(&limits, properties).expect("written");
+    let kafka = cluster.nodes[id - 1].kafka.to_string();
+    let mut child = Command::new(corduroy())
+        .args(args)
+        .args(["--brokers", &kafka, "--client-config"])
+        .arg(&limits)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    // A command that ends without reading has closed it.
+    let _closed = stdin.write_all(b"a line\n");
+    drop(stdin);
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn without_a_majority_every_command_says_so_and_who_is_missed() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    cluster.create_topic("t", 1, &[]);
+    let addresses: Vec<String> = (1..=3)
+        .map(|id| cluster.nodes[id - 1].kafka.to_string())
+        .collect();
+    let missed = format!("node 2 ({}), node 3 ({})", addresses[1], addresses[2]);
+    cluster.node(2).kill();
+    cluster.node(3).kill();
+    wait_until("it knows that it is alone", || {
+        cluster.nodes[0].metric("corduroy_node_isolated") == Some(1.0)
+    });
+    let commands: &[&[&str]] = &[
+        &["cluster", "status"],
+        &["cluster", "status", "-o", "json"],
+        &["cluster", "health", "-o", "json"],
+        &["cluster", "nodes"],
+        &["topic", "list"],
+        &["topic", "create", "new"],
+        &["produce", "t"],
+        &["consume", "t", "--exit"],
+    ];
+    for command in commands {
+        let output = ask_node(&cluster, 1, command);
+        let words = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            said(&output)
+        );
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {words}");
+        assert!(
+            words.contains("the cluster has lost its majority"),
+            "{command:?}: {words}"
+        );
+        assert!(words.contains(&missed), "{command:?}: {words}");
+        assert!(!words.contains("0 nodes"), "{command:?}: {words}");
+    }
+    let listed = ask_node(&cluster, 1, &["topic", "list"]);
+    assert!(
+        String::from_utf8_lossy(&listed.stdout).contains('t'),
+        "what it remembers is shown all the same"
+    );
+
+    // One that starts again does not serve at all.
+    cluster.node(1).kill();
+    cluster.node(1).start();
+    wait_until("it misses both", || {
+        let waits = cluster.nodes[0].admin_get("/health/ready");
+        waits.is_some_and(|(_, body)| body.contains(&missed))
+    });
+    for command in commands {
+        let output = ask_node(&cluster, 1, command);
+        let words = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {words}");
+        assert!(
+            words.contains("needs a majority of its cluster"),
+            "{command:?}: {words}"
+        );
+        assert!(words.contains(&missed), "{command:?}: {words}");
+    }
+    cluster.node(2).start();
+    cluster.node(3).start();
+    cluster.must(&["cluster", "health", "--wait", "60s", "--nodes", "3"]);
+}
+
+#[test]
+fn a_producer_does_not_wait_a_minute_for_a_topic_that_nobody_makes() {
+    let _alone = alone();
+    let cluster = Cluster::start_with(1, &["--set", "auto.create.topics.enable=false"]);
+    let mut child = Command::new(corduroy())
+        .args(["produce", "nowhere", "--brokers", &cluster.bootstrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(b"hello\n").expect("sent");
+    let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let lines: Vec<String> = lines.map(|line| line.expect("UTF-8")).collect();
+    assert_eq!(
+        lines[0],
+        "still trying: the topic does not exist (topic nowhere) (Ctrl-C to stop)"
+    );
+    let rest = lines[1..].join("\n");
+    assert!(
+        rest.starts_with(
+            "error: there is no topic `nowhere`, and the cluster makes none for it \
+             (UNKNOWN_TOPIC_OR_PARTITION)"
+        ),
+        "{rest}"
+    );
+    assert!(
+        rest.contains("`corduroy topic create nowhere` makes it"),
+        "{rest}"
+    );
+    assert_eq!(child.wait().expect("it ends").code(), Some(1));
+}
+
+/// As in Kafka: the topic of the groups is nobody's privilege, that of Kafka's controllers is nobody's.
+#[test]
+fn internal_topics_over_the_wire_are_made_as_kafka_makes_them() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    let create = |name: &str, partitions: i32| {
+        let topic = CreatableTopic::default()
+            .with_name(TopicName(StrBytes::from_string(name.to_owned())))
+            .with_num_partitions(partitions)
+            .with_replication_factor(-1);
+        let request = CreateTopicsRequest::default()
+            .with_topics(vec![topic])
+            .with_timeout_ms(10_000);
+        let answer = cluster.wire(1).call(7, &Request::CreateTopics(request));
+        let Response::CreateTopics(answer) = answer.expect("answered") else {
+            panic!("another API's answer");
+        };
+        ErrorCode::from_code(answer.topics[0].error_code)
+    };
+    assert_eq!(create("__cluster_metadata", 1), ErrorCode::InvalidRequest);
+    assert_eq!(create("__consumer_offsets", 3), ErrorCode::None);
+    assert_eq!(
+        create("__consumer_offsets", 3),
+        ErrorCode::TopicAlreadyExists
+    );
+    let described = cluster.must(&["topic", "describe", "__consumer_offsets", "-o", "json"]);
+    let described = json(&described);
+    assert_eq!(described["partitions"].as_array().map(Vec::len), Some(3));
+    let configs = described["configs"].as_array().expect("a list").iter();
+    let policy = configs.clone().find(|row| row["name"] == "cleanup.policy");
+    assert_eq!(policy.expect("known")["value"], "compact", "as of its own");
+    // Groups live in what the client made.
+    cluster.create_topic("read", 1, &[]);
+    let produced = cluster.run_with_input(&["produce", "read"], b"one\n");
+    assert!(produced.status.success(), "{produced:?}");
+    assert_eq!(
+        cluster.must(&["consume", "read", "-g", "readers", "-o", "start", "-n", "1"]),
+        "one\n"
+    );
+    assert_eq!(described_lag(&cluster, "readers"), 0);
+}
+
+fn described_lag(cluster: &Cluster, group: &str) -> i64 {
+    let rows = described(cluster, group);
+    rows["partitions"][0]["lag"].as_i64().expect("a number")
+}
+
+#[test]
+fn a_measurement_that_is_told_to_end_leaves_no_topic() {
+    let _alone = alone();
+    let cluster = Cluster::start(1);
+    let brokers = cluster.bootstrap();
+    for (signal, args) in [
+        ("INT", ["bench", "consume", "--records", "1000000000"]),
+        ("TERM", ["bench", "produce", "--duration", "1h"]),
+    ] {
+        let mut child = Command::new(corduroy())
+            .args(args)
+            .args(["--brokers", &brokers])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        if args[1] == "consume" {
+            let line = lines.next().expect("it says what it does").expect("UTF-8");
+            assert!(line.starts_with("filling bench-"), "{line}");
+            assert!(line.ends_with(": 1,000,000,000 records"), "{line}");
+        }
+        wait_until("its topic is there", || {
+            cluster.must(&["topic", "list"]).contains("bench-")
+        });
+        send_signal(&child, signal);
+        let rest: Vec<String> = lines.map(|line| line.expect("UTF-8")).collect();
+        assert_eq!(child.wait().expect("it ends").code(), Some(1), "{rest:?}");
+        let last = rest.last().expect("it says why");
+        assert!(last.starts_with("error: ended by SIG"), "{rest:?}");
+        let left = cluster.must(&["topic", "list"]);
+        assert!(!left.contains("bench-"), "{left}");
+    }
 }

@@ -10,13 +10,15 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use corduroy_protocol::ErrorCode;
 use serde_json::{Value, json};
 use support::wire::{batch, values};
-use support::{Cluster, alone, corduroy, wait_until};
+use support::{Cluster, alone, api_versions_request, corduroy, round_trip, wait_until};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -319,6 +321,71 @@ fn a_node_that_comes_later_gets_replicas_of_new_topics() {
     assert_eq!(produced.expect("answered").error, ErrorCode::None);
     let read = wire.fetch(topic, number, 0, ANSWER).expect("answered");
     assert_eq!(values(&read), [(0, "by the fourth".to_owned())]);
+}
+
+#[test]
+fn a_node_that_waits_for_its_seeds_tells_which() {
+    let _alone = alone();
+    let mut cluster = Cluster::plan(3, &[]);
+    cluster.node(1).start();
+    cluster.node(3).start();
+    let silent = cluster.nodes[1].rpc;
+    let waits = format!("to form the cluster it waits for seeds that do not answer ({silent})");
+    wait_until("both say whom they wait for", || {
+        [0, 2].iter().all(|place| {
+            let ready = cluster.nodes[*place].admin_get("/health/ready");
+            ready.is_some_and(|(code, body)| code == 503 && body.contains(&waits))
+        })
+    });
+    let output = Command::new(corduroy())
+        .args(["topic", "list", "--brokers"])
+        .arg(cluster.nodes[0].kafka.to_string())
+        .output()
+        .expect("it runs");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("the node does not serve yet"), "{words}");
+    assert!(words.contains(&waits), "{words}");
+    // Anybody else sees the connection close, as before.
+    let stranger = TcpStream::connect(cluster.nodes[0].kafka);
+    let mut stranger = stranger.expect("it listens");
+    let answer = round_trip(&mut stranger, &api_versions_request(1));
+    assert!(answer.is_err(), "{answer:?}");
+
+    cluster.node(2).start();
+    cluster.must(&["cluster", "health", "--wait", "60s", "--nodes", "3"]);
+}
+
+/// Nobody who only asks what a script does wants it to install things.
+#[test]
+fn scripts_that_are_asked_for_help_do_nothing_else() {
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+    let scripts = [
+        "run",
+        "run-rust",
+        "faults",
+        "groups",
+        "kafka-python-suite",
+        "librdkafka-groups",
+    ];
+    for name in scripts {
+        let build = tempfile::tempdir().expect("a directory");
+        for ask in ["--help", "-h"] {
+            let output = Command::new(clients.join(name))
+                .arg(ask)
+                .env("CARGO_TARGET_DIR", build.path())
+                .output()
+                .expect("it runs");
+            let words = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{name}: {output:?}");
+            assert!(
+                words.contains(&format!("  tests/clients/{name} ")),
+                "{name}: {words}"
+            );
+        }
+        let made = std::fs::read_dir(build.path()).expect("a directory");
+        assert_eq!(made.count(), 0, "{name} has built something");
+    }
 }
 
 const PARTITIONS: i32 = 7;

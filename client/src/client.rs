@@ -95,6 +95,12 @@ impl Client {
     pub fn cluster_id(&self) -> Option<String> {
         self.shared.metadata.image().cluster_id.clone()
     }
+
+    /// The broker to which topic changes go, as a broker told last; `None` where it knew none, as
+    /// without a majority.
+    pub fn controller(&self) -> Option<i32> {
+        self.shared.metadata.image().controller
+    }
 }
 
 /// Sets up a [`Client`].
@@ -220,6 +226,41 @@ impl ClientShared {
         check: impl Fn(&A::Response) -> Result<(), Error>,
     ) -> Result<A::Response, Error> {
         self.ask(Target::Any, deadline, build, check).await
+    }
+
+    /// Asks one broker after the other, each once, until one answers without an error that another
+    /// one may not have. `check` finds the error in an answer.
+    ///
+    /// # Errors
+    /// Kind NotServing if every broker that answered said so; else as [`ClientShared::ask_any`].
+    pub(crate) async fn ask_each<A: Api>(
+        &self,
+        deadline: Instant,
+        build: impl Fn(i16) -> A,
+        check: impl Fn(&A::Response) -> Result<(), Error>,
+    ) -> Result<A::Response, Error> {
+        let mut refused = None;
+        for peer in self.metadata.candidates() {
+            let Ok(connection) = self.metadata.reach(&peer).await else {
+                continue;
+            };
+            let left = deadline.saturating_duration_since(self.net.env.now());
+            let limit = self.net.settings.request_timeout.min(ANY_WAIT_MAX);
+            let Ok(response) = connection.call(limit.min(left), &build).await else {
+                continue;
+            };
+            match check(&response) {
+                Ok(()) => return Ok(response),
+                Err(error) if error.kind() == ErrorKind::NotServing => {
+                    refused = Some(error.with_api(A::NAME).with_broker(connection.label()));
+                }
+                Err(_) => {}
+            }
+        }
+        match refused {
+            Some(error) => Err(error),
+            None => self.ask_any(deadline, build, check).await,
+        }
     }
 
     /// Asks until somebody answers with something else than a retriable error. `check` finds the

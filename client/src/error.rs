@@ -50,6 +50,9 @@ pub enum ErrorKind {
     Broker(ErrorCode),
     /// A connection could not be made, or broke.
     Disconnected,
+    /// A broker is there and does not serve: it has no place in a cluster yet, or hears no majority
+    /// of it. The message has its own words.
+    NotServing,
     /// A broker did not answer within `request.timeout.ms`.
     RequestTimeout,
     /// A record was not acknowledged within `delivery.timeout.ms`.
@@ -216,6 +219,7 @@ impl Error {
         match self.inner.kind {
             ErrorKind::Broker(code) => code.is_retriable(),
             ErrorKind::Disconnected
+            | ErrorKind::NotServing
             | ErrorKind::RequestTimeout
             | ErrorKind::DeliveryTimeout
             | ErrorKind::BlockTimeout

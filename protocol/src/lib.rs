@@ -15,6 +15,7 @@
 //! | `by_id` | requests of OffsetCommit and OffsetFetch 10, whose topics go by id |
 //! | `fetch` | the Fetch response, encoded around shared batches, and its decoded view |
 //! | `schema`, `walk` | the shape of each body, checked before anything is reserved for it |
+//! | `unready` | the word of a broker that does not serve yet, to our own client |
 //! | `error_code` | the error codes |
 
 mod api;
@@ -25,6 +26,7 @@ mod frame;
 mod request;
 mod response;
 mod schema;
+mod unready;
 mod version;
 mod walk;
 
@@ -48,6 +50,7 @@ pub use request::{
     request_header_version,
 };
 pub use response::{ResponseError, decode_response, encode_response, response_header_version};
+pub use unready::{CLIENT_SOFTWARE_NAME, UNREADY_SINCE, unready_reason, unready_response};
 pub use version::{
     ApiRange, SERVED, api_versions_fallback, api_versions_response, is_software_name, served,
 };

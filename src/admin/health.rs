@@ -45,7 +45,8 @@ pub fn readiness(status: &NodeStatus) -> Readiness {
         reasons.push(format!("the disk failed: {failure}"));
     }
     if !status.is_serving {
-        reasons.push("the node has not joined its cluster yet".to_owned());
+        let unsaid = "the node has not joined its cluster yet".to_owned();
+        reasons.push(status.waits.clone().unwrap_or(unsaid));
     }
     if status.is_stopping {
         reasons.push("the node is stopping".to_owned());

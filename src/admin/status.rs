@@ -20,6 +20,8 @@ pub struct NodeStatus {
     pub uptime_seconds: f64,
     /// It has joined its cluster and answers clients.
     pub is_serving: bool,
+    /// What it waits for before it serves.
+    pub waits: Option<String>,
     /// It is on its way out: leaderships are being handed over.
     pub is_stopping: bool,
     /// It hears no majority of its cluster.

@@ -28,7 +28,7 @@ use super::produce::own_cpu_seconds;
 use super::report::{Latencies, LatencySummary};
 use super::watch::{Watch, Watched};
 use super::wire::{Link, text};
-use crate::cli::{CliError, CliResult, parse_duration, plural};
+use crate::cli::{CliError, CliResult, Interrupt, parse_duration, plural};
 
 /// How long the members may take to join, and the last answers to come.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -108,12 +108,12 @@ pub(super) async fn measure(
     client: &Client,
     args: &CommitsArgs,
     pids: &[u32],
+    interrupt: &mut Interrupt,
 ) -> CliResult<CommitsReport> {
     allow_descriptors(u64::from(args.groups) + DESCRIPTORS_BESIDE);
     let topic = BenchTopic::fresh(env, client, args.partitions, args.replication).await?;
-    let report = measure_on(env, client, args, pids, &topic).await;
-    topic.dispose(client).await?;
-    report
+    let work = async |topic: &BenchTopic| measure_on(env, client, args, pids, topic).await;
+    topic.during(client, interrupt, work).await
 }
 
 async fn measure_on(

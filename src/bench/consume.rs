@@ -8,9 +8,10 @@ use corduroy_env::Env;
 use super::load::{BenchTopic, Plan, build_producer, send};
 use super::options::{ConsumeArgs, Limit, LoadArgs, ProducerArgs};
 use super::produce::{own_cpu_seconds, refuse_silence};
+use super::progress::Progress;
 use super::report::{Report, Totals};
 use super::watch::Watch;
-use crate::cli::{AcksArg, CliError, CliResult, Codec, client_error};
+use crate::cli::{AcksArg, CliError, CliResult, Codec, Interrupt, client_error};
 
 /// How long reading may take where nobody says.
 const READ_WAIT_MAX: Duration = Duration::from_secs(600);
@@ -19,17 +20,23 @@ const READ_WAIT_MAX: Duration = Duration::from_secs(600);
 const RECORDS_DEFAULT: u64 = 1_000_000;
 
 /// Fills a topic unless one is named, measures, and disposes of it.
-pub(super) async fn run(env: &Env, client: &Client, args: &ConsumeArgs) -> CliResult<Report> {
-    let topic = BenchTopic::prepare(env, client, &args.load).await?;
-    let report = async {
-        if args.load.topic.is_none() {
-            fill(env, client, &args.load, &topic).await?;
+pub(super) async fn run(
+    env: &Env,
+    client: &Client,
+    args: &ConsumeArgs,
+    interrupt: &mut Interrupt,
+) -> CliResult<Report> {
+    let load = &args.load;
+    let topic = BenchTopic::prepare(env, client, load).await?;
+    let work = async |topic: &BenchTopic| {
+        if load.topic.is_none() {
+            let what = format!("filling {}", topic.name);
+            let progress = Progress::start(env, what, load.records.unwrap_or(RECORDS_DEFAULT));
+            fill(env, client, load, topic, Some(&progress)).await?;
         }
-        measure(env, client, &args.load, &topic).await
+        measure(env, client, load, topic).await
     };
-    let report = report.await;
-    topic.dispose(client).await?;
-    report
+    topic.during(client, interrupt, work).await
 }
 
 /// Writes the records that will be read.
@@ -38,6 +45,7 @@ pub(super) async fn fill(
     client: &Client,
     args: &LoadArgs,
     topic: &BenchTopic,
+    progress: Option<&Progress>,
 ) -> CliResult {
     let settings = ProducerArgs {
         acks: AcksArg::All,
@@ -58,7 +66,8 @@ pub(super) async fn fill(
         window: settings.window,
         rate: None,
     };
-    refuse_silence(&send(env, &producer, topic, plan, env.now()).await?)
+    let begin = (env.now(), progress);
+    refuse_silence(&send(env, &producer, topic, plan, begin).await?)
 }
 
 /// Reads every partition from its start to the high watermark it has now.

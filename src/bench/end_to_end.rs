@@ -13,17 +13,21 @@ use super::options::EndToEndArgs;
 use super::produce::{own_cpu_seconds, refuse_silence, totals};
 use super::report::{Latencies, Report};
 use super::watch::Watch;
-use crate::cli::{CliError, CliResult, client_error};
+use crate::cli::{CliError, CliResult, Interrupt, client_error};
 
 /// How long readers may take for the last records after they are acknowledged.
 const DRAIN_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Measures and disposes of the topic.
-pub(super) async fn run(env: &Env, client: &Client, args: &EndToEndArgs) -> CliResult<Report> {
+pub(super) async fn run(
+    env: &Env,
+    client: &Client,
+    args: &EndToEndArgs,
+    interrupt: &mut Interrupt,
+) -> CliResult<Report> {
     let topic = BenchTopic::prepare(env, client, &args.load).await?;
-    let report = measure(env, client, args, &topic).await;
-    topic.dispose(client).await?;
-    report
+    let work = async |topic: &BenchTopic| measure(env, client, args, topic).await;
+    topic.during(client, interrupt, work).await
 }
 
 /// What the readers have seen.
@@ -65,7 +69,7 @@ pub(super) async fn measure(
     let cpu = own_cpu_seconds();
     let started = env.now();
     seen.started.set(Some(started));
-    let result = send(env, &producer, topic, plan, started).await?;
+    let result = send(env, &producer, topic, plan, (started, None)).await?;
     refuse_silence(&result)?;
     let deadline = env.now() + DRAIN_WAIT_MAX;
     while seen.records.get() < result.acknowledged && env.now() < deadline {

@@ -11,8 +11,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::options::{Limit, LoadArgs, ProducerArgs};
+use super::progress::Progress;
 use super::report::Latencies;
-use crate::cli::{CliError, CliResult, client_error};
+use crate::cli::{CliError, CliResult, Interrupt, client_error};
 
 /// Records between two moments in which other tasks of this thread run for sure.
 const YIELD_EVERY: u64 = 256;
@@ -123,8 +124,35 @@ impl BenchTopic {
         }
     }
 
+    /// Does `work` on the topic, then deletes it if it was created for this measurement alone. A
+    /// signal ends the work; the topic goes all the same.
+    pub(super) async fn during<T>(
+        self,
+        client: &Client,
+        interrupt: &mut Interrupt,
+        work: impl AsyncFnOnce(&BenchTopic) -> CliResult<T>,
+    ) -> CliResult<T> {
+        let done = tokio::select! {
+            biased;
+            name = interrupt.first() => {
+                Err(CliError::failed(format!("ended by {name}: nothing was measured")).into())
+            }
+            done = work(&self) => done,
+        };
+        let name = self.name.clone();
+        match interrupt.bound(self.dispose(client)).await {
+            Some(Ok(())) => {}
+            Some(Err(stop)) if done.is_ok() => return Err(stop),
+            // What went wrong before is the reason that a person looks for.
+            Some(Err(_)) | None => {
+                eprintln!("warning: the topic {name} is left; `corduroy topic delete {name}`");
+            }
+        }
+        done
+    }
+
     /// Deletes what was created for the measurement alone.
-    pub(super) async fn dispose(self, client: &Client) -> CliResult {
+    async fn dispose(self, client: &Client) -> CliResult {
         if self.is_own {
             client
                 .admin()
@@ -210,13 +238,13 @@ struct Pending {
 }
 
 /// Sends until the limit and waits for the last acknowledgement. `started` is the zero of the
-/// stamps.
+/// stamps; who waits for it may be shown how far it is.
 pub(super) async fn send(
     env: &Env,
     producer: &Producer,
     topic: &BenchTopic,
     plan: Plan,
-    started: Instant,
+    (started, progress): (Instant, Option<&Progress>),
 ) -> CliResult<LoadResult> {
     let tally = Rc::new(Tally {
         env: env.clone(),
@@ -269,6 +297,9 @@ pub(super) async fn send(
         }
         sent += 1;
         if sent.is_multiple_of(YIELD_EVERY) {
+            if let Some(progress) = progress {
+                progress.at(tally.acknowledged.get());
+            }
             tokio::task::yield_now().await;
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! One process, one thread: the client's cost is in every number, and is printed beside it.
 //! Latencies count from the moment a record was due, so a stall is not hidden by the records that
-//! were not sent meanwhile.
+//! were not sent meanwhile. A signal ends a measurement; the topic that was made for it goes.
 
 mod commits;
 mod consume;
@@ -11,6 +11,7 @@ mod group;
 mod load;
 mod options;
 mod produce;
+mod progress;
 mod report;
 mod spawned;
 mod suite;
@@ -22,7 +23,7 @@ mod wire;
 
 use clap::Subcommand;
 
-use crate::cli::{CliResult, Context, print, print_json};
+use crate::cli::{CliError, CliResult, Context, Interrupt, connect_to_measure, print, print_json};
 use commits::CommitsArgs;
 use group::GroupArgs;
 use options::{ConsumeArgs, EndToEndArgs, ProduceArgs};
@@ -73,47 +74,61 @@ Examples:
     /// Rerun the tables of docs/benchmarks.md against three nodes of its own
     #[command(after_help = "\
 Examples:
-  corduroy bench suite                         every row, about eight minutes
+  corduroy bench suite                         every row, about eleven minutes
   corduroy bench suite --duration 1s --json    a quick look")]
     Suite(SuiteArgs),
 }
 
 pub(crate) async fn run(context: &Context, command: BenchCommand) -> CliResult {
+    let env = &context.env;
+    let mut interrupt = Interrupt::listen(env)?;
     match command {
         BenchCommand::Produce(args) => {
-            let client = crate::cli::connect(context).await?;
-            show(
-                produce::run(&context.env, &client, &args).await?,
-                args.load.json,
-            )
+            let client = unless(&mut interrupt, connect_to_measure(context)).await?;
+            let report = produce::run(env, &client, &args, &mut interrupt).await?;
+            show(report, args.load.json)
         }
         BenchCommand::Consume(args) => {
-            let client = crate::cli::connect(context).await?;
-            show(
-                consume::run(&context.env, &client, &args).await?,
-                args.load.json,
-            )
+            let client = unless(&mut interrupt, connect_to_measure(context)).await?;
+            let report = consume::run(env, &client, &args, &mut interrupt).await?;
+            show(report, args.load.json)
         }
         BenchCommand::EndToEnd(args) => {
-            let client = crate::cli::connect(context).await?;
-            show(
-                end_to_end::run(&context.env, &client, &args).await?,
-                args.load.json,
-            )
+            let client = unless(&mut interrupt, connect_to_measure(context)).await?;
+            let report = end_to_end::run(env, &client, &args, &mut interrupt).await?;
+            show(report, args.load.json)
         }
         BenchCommand::Group(args) => {
-            let target = Target::open(context, &args.watch_pid).await?;
-            let report = group::measure(&context.env, &target.client, &args, &target.pids).await;
-            target.close(&context.env).await?;
-            show(report?, args.json)
+            let opening = Target::open(context, &args.watch_pid);
+            let target = unless(&mut interrupt, opening).await?;
+            let (client, pids) = (&target.client, &target.pids);
+            let report = group::measure(env, client, &args, pids, &mut interrupt).await;
+            let closed = target.close(env).await;
+            show(report?, args.json)?;
+            closed
         }
         BenchCommand::Commits(args) => {
-            let target = Target::open(context, &args.watch_pid).await?;
-            let report = commits::measure(&context.env, &target.client, &args, &target.pids).await;
-            target.close(&context.env).await?;
-            show(report?, args.json)
+            let opening = Target::open(context, &args.watch_pid);
+            let target = unless(&mut interrupt, opening).await?;
+            let (client, pids) = (&target.client, &target.pids);
+            let report = commits::measure(env, client, &args, pids, &mut interrupt).await;
+            let closed = target.close(env).await;
+            show(report?, args.json)?;
+            closed
         }
-        BenchCommand::Suite(args) => suite::run(&context.env, &args).await,
+        BenchCommand::Suite(args) => suite::run(env, &args, &mut interrupt).await,
+    }
+}
+
+/// Does `work`, unless a signal comes first: then it is dropped.
+async fn unless<T>(
+    interrupt: &mut Interrupt,
+    work: impl Future<Output = CliResult<T>>,
+) -> CliResult<T> {
+    tokio::select! {
+        biased;
+        name = interrupt.first() => Err(CliError::failed(format!("ended by {name}")).into()),
+        done = work => done,
     }
 }
 

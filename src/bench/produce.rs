@@ -7,14 +7,18 @@ use super::load::{BenchTopic, LoadResult, Plan, build_producer, send};
 use super::options::ProduceArgs;
 use super::report::{Report, Totals};
 use super::watch::{Watch, usage};
-use crate::cli::{CliError, CliResult};
+use crate::cli::{CliError, CliResult, Interrupt};
 
 /// Measures and disposes of the topic.
-pub(super) async fn run(env: &Env, client: &Client, args: &ProduceArgs) -> CliResult<Report> {
+pub(super) async fn run(
+    env: &Env,
+    client: &Client,
+    args: &ProduceArgs,
+    interrupt: &mut Interrupt,
+) -> CliResult<Report> {
     let topic = BenchTopic::prepare(env, client, &args.load).await?;
-    let report = measure(env, client, args, &topic).await;
-    topic.dispose(client).await?;
-    report
+    let work = async |topic: &BenchTopic| measure(env, client, args, topic).await;
+    topic.during(client, interrupt, work).await
 }
 
 /// Measures on a topic that stays.
@@ -33,7 +37,7 @@ pub(super) async fn measure(
     };
     let watch = Watch::start(&args.load.watch_pid).map_err(CliError::failed)?;
     let cpu = own_cpu_seconds();
-    let result = send(env, &producer, topic, plan, env.now()).await?;
+    let result = send(env, &producer, topic, plan, (env.now(), None)).await?;
     let cpu = own_cpu_seconds() - cpu;
     let watched = watch.read(result.elapsed.as_secs_f64());
     refuse_silence(&result)?;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -62,6 +63,8 @@ impl SpawnedCluster {
                 .args(["--listen", &kafka.to_string()])
                 .args(["--rpc-listen", &rpc.to_string()])
                 .args(["--admin-listen", "off"])
+                // A Ctrl-C at the terminal is for this program, which then stops them.
+                .process_group(0)
                 .stdin(Stdio::null())
                 .stdout(log.try_clone()?)
                 .stderr(log);

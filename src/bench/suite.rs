@@ -14,11 +14,20 @@ use super::spawned::SpawnedCluster;
 use super::suite_groups::{self, GroupsRow};
 use super::suite_nodes;
 use super::target::wait_for;
-use super::{consume, end_to_end, produce};
-use crate::cli::{AcksArg, CliError, CliResult, Codec, parse_duration, print, print_json};
+use super::{consume, end_to_end, produce, unless};
+use crate::cli::{
+    AcksArg, CliError, CliResult, Codec, Interrupt, parse_duration, print, print_json,
+};
 
-/// Bytes that the rows for reading write first.
-const CONSUME_BYTES: u64 = 1 << 30;
+/// Bytes that a row for reading writes first, and at most so many records: small ones take longer to
+/// write than to read.
+const CONSUME_BYTES: u64 = 512 << 20;
+const CONSUME_RECORDS_MAX: u64 = 3_000_000;
+
+/// Records a second of the rows that measure from end to end: of large ones fewer, so that the bytes
+/// stay below what the nodes take.
+const END_TO_END_RATE: u32 = 1_000;
+const END_TO_END_RATE_LARGE: u32 = 200;
 
 #[derive(Clone, Debug, Args)]
 pub struct SuiteArgs {
@@ -43,6 +52,12 @@ pub struct SuiteArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+/// What each kind of load is measured with: every record size with every number of partitions, and
+/// where it writes, with every kind of acknowledgement.
+const RECORD_BYTES: [u32; 3] = [100, 1024, LARGE_BYTES];
+const PARTITIONS: [i32; 3] = [1, 16, 100];
+const LARGE_BYTES: u32 = 65_536;
 
 /// What a row measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +107,15 @@ impl Row {
         }
     }
 
-    const fn end_to_end(partitions: i32, rate: u32) -> Row {
+    const fn end_to_end(record_bytes: u32, partitions: i32, acks: AcksArg) -> Row {
         Row {
             kind: Kind::EndToEnd,
             linger: Duration::ZERO,
-            rate: Some(rate),
-            ..Row::produce(1024, partitions, AcksArg::All)
+            rate: Some(match record_bytes {
+                LARGE_BYTES.. => END_TO_END_RATE_LARGE,
+                _ => END_TO_END_RATE,
+            }),
+            ..Row::produce(record_bytes, partitions, acks)
         }
     }
 
@@ -122,12 +140,12 @@ impl Row {
 /// The rows of docs/benchmarks.md, in its order.
 fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
+    let matrix = || {
+        let partitions = PARTITIONS.into_iter();
+        partitions.flat_map(|partitions| RECORD_BYTES.map(|bytes| (bytes, partitions)))
+    };
     for acks in [AcksArg::All, AcksArg::Leader] {
-        for partitions in [1, 16, 100] {
-            for record_bytes in [100, 1024, 65_536] {
-                rows.push(Row::produce(record_bytes, partitions, acks));
-            }
-        }
+        rows.extend(matrix().map(|(bytes, partitions)| Row::produce(bytes, partitions, acks)));
         rows.push(Row::one_at_a_time(acks));
         rows.push(Row {
             window: 64,
@@ -135,22 +153,19 @@ fn rows() -> Vec<Row> {
             ..Row::produce(1024, 1, acks)
         });
     }
-    rows.extend([
-        Row::consume(1024, 1),
-        Row::consume(1024, 16),
-        Row::consume(1024, 100),
-        Row::consume(100, 1),
-        Row::consume(65_536, 1),
-    ]);
-    rows.extend([
-        Row::end_to_end(1, 1_000),
-        Row::end_to_end(16, 1_000),
-        Row::end_to_end(16, 5_000),
-    ]);
+    rows.extend(matrix().map(|(bytes, partitions)| Row::consume(bytes, partitions)));
+    for acks in [AcksArg::All, AcksArg::Leader] {
+        rows.extend(matrix().map(|(bytes, partitions)| Row::end_to_end(bytes, partitions, acks)));
+    }
+    rows.push(Row {
+        rate: Some(5_000),
+        ..Row::end_to_end(1024, 16, AcksArg::All)
+    });
     rows
 }
 
-pub(super) async fn run(env: &Env, args: &SuiteArgs) -> CliResult {
+pub(super) async fn run(env: &Env, args: &SuiteArgs, interrupt: &mut Interrupt) -> CliResult {
+    let began = env.now();
     let is_asked = |name: String| args.only.as_ref().is_none_or(|only| name.contains(only));
     let mut rows = rows();
     rows.retain(|row| is_asked(row.name()));
@@ -168,14 +183,14 @@ pub(super) async fn run(env: &Env, args: &SuiteArgs) -> CliResult {
     if !rows.is_empty() || !groups.is_empty() {
         let mut cluster =
             SpawnedCluster::start(env, args.nodes.into(), args.dir.as_deref()).await?;
-        let result = measure_all(env, args, &rows, &groups, &mut cluster).await;
+        let result = measure_all(env, args, &rows, &groups, &mut cluster, interrupt).await;
         cluster.stop(env).await;
         reports.extend(result?);
     }
     let mut table = None;
     for row in nodes {
         eprintln!("{}", row.name());
-        let report = row.measure(env, args).await?;
+        let report = unless(interrupt, row.measure(env, args)).await?;
         if args.json {
             reports.push(report);
             continue;
@@ -188,6 +203,8 @@ pub(super) async fn run(env: &Env, args: &SuiteArgs) -> CliResult {
     if args.json {
         print_json(&reports)?;
     }
+    let minutes = (env.now() - began).as_secs_f64() / 60.0;
+    eprintln!("the suite took {minutes:.1} minutes");
     Ok(())
 }
 
@@ -198,8 +215,9 @@ async fn measure_all(
     rows: &[Row],
     groups: &[GroupsRow],
     cluster: &mut SpawnedCluster,
+    interrupt: &mut Interrupt,
 ) -> CliResult<Vec<AnyReport>> {
-    let client = wait_for(env, cluster, args.nodes).await?;
+    let client = unless(interrupt, wait_for(env, cluster, args.nodes)).await?;
     let mut reports: Vec<AnyReport> = Vec::new();
     if !args.json && !rows.is_empty() {
         print(&format!("\n{}", markdown_head()))?;
@@ -207,7 +225,7 @@ async fn measure_all(
     for row in rows {
         eprintln!("{}", row.name());
         cluster.check()?;
-        let report = measure(env, &client, args, row, &cluster.pids()).await?;
+        let report = measure(env, &client, args, row, &cluster.pids(), interrupt).await?;
         if args.json {
             reports.push(report.into());
         } else {
@@ -218,7 +236,8 @@ async fn measure_all(
     for row in groups {
         eprintln!("{}", row.name());
         cluster.check()?;
-        let report = row.measure(env, &client, args, &cluster.pids()).await?;
+        let pids = cluster.pids();
+        let report = row.measure(env, &client, args, &pids, interrupt).await?;
         if args.json {
             reports.push(report);
             continue;
@@ -237,13 +256,16 @@ async fn measure(
     args: &SuiteArgs,
     row: &Row,
     pids: &[u32],
+    interrupt: &mut Interrupt,
 ) -> CliResult<Report> {
     let load = LoadArgs {
         topic: None,
         partitions: row.partitions,
         replication: Some(i16::from(args.nodes.min(3))),
-        records: (row.kind == Kind::Consume)
-            .then(|| CONSUME_BYTES / u64::from(row.record_bytes).max(1)),
+        records: (row.kind == Kind::Consume).then(|| {
+            let records = CONSUME_BYTES / u64::from(row.record_bytes).max(1);
+            records.min(CONSUME_RECORDS_MAX)
+        }),
         bytes: row.record_bytes,
         duration: (row.kind != Kind::Consume).then_some(args.duration),
         watch_pid: pids.to_vec(),
@@ -258,20 +280,19 @@ async fn measure(
         compression: Codec::None,
     };
     let topic = BenchTopic::prepare(env, client, &load).await?;
-    let report = match row.kind {
+    let work = async |topic: &BenchTopic| match row.kind {
         Kind::Produce => {
-            produce::measure(env, client, &ProduceArgs { load, producer }, &topic).await
+            produce::measure(env, client, &ProduceArgs { load, producer }, topic).await
         }
         Kind::EndToEnd => {
-            end_to_end::measure(env, client, &EndToEndArgs { load, producer }, &topic).await
+            end_to_end::measure(env, client, &EndToEndArgs { load, producer }, topic).await
         }
-        Kind::Consume => match consume::fill(env, client, &load, &topic).await {
-            Ok(()) => consume::measure(env, client, &load, &topic).await,
-            Err(stop) => Err(stop),
-        },
+        Kind::Consume => {
+            consume::fill(env, client, &load, topic, None).await?;
+            consume::measure(env, client, &load, topic).await
+        }
     };
-    topic.dispose(client).await?;
-    report
+    topic.during(client, interrupt, work).await
 }
 
 /// What the numbers were measured on.
@@ -314,10 +335,23 @@ mod tests {
             .map(|row| format!("{} {:?}", row.name(), row.rate))
             .collect();
         assert_eq!(names.len(), rows.len());
+        // The matrix that is promised: whoever takes a cell out has to say so here.
         for bytes in [100, 1024, 65_536] {
-            for acks in [AcksArg::Leader, AcksArg::All] {
-                for partitions in [1, 16, 100] {
-                    assert!(rows.contains(&Row::produce(bytes, partitions, acks)));
+            for partitions in [1, 16, 100] {
+                let has = |kind: Kind, acks: AcksArg| {
+                    let is_it = |row: &&Row| {
+                        (row.kind, row.acks) == (kind, acks)
+                            && (row.record_bytes, row.partitions) == (bytes, partitions)
+                    };
+                    assert!(
+                        rows.iter().find(is_it).is_some(),
+                        "{kind:?} {bytes} {partitions} {acks:?}"
+                    );
+                };
+                has(Kind::Consume, AcksArg::All);
+                for acks in [AcksArg::Leader, AcksArg::All] {
+                    has(Kind::Produce, acks);
+                    has(Kind::EndToEnd, acks);
                 }
             }
         }

@@ -7,7 +7,7 @@ use super::commits::{self, CommitsArgs};
 use super::group::{self, GroupArgs, ProtocolArg};
 use super::report::AnyReport;
 use super::suite::SuiteArgs;
-use crate::cli::{CliResult, plural};
+use crate::cli::{CliResult, Interrupt, plural};
 
 /// Commits that are made before they count.
 const WARM_UP: std::time::Duration = std::time::Duration::from_secs(1);
@@ -111,6 +111,7 @@ impl GroupsRow {
         client: &Client,
         suite: &SuiteArgs,
         pids: &[u32],
+        interrupt: &mut Interrupt,
     ) -> CliResult<AnyReport> {
         let replication = Some(i16::from(suite.nodes.min(3)));
         let duration = suite.duration;
@@ -130,7 +131,7 @@ impl GroupsRow {
                     watch_pid: Vec::new(),
                     json: false,
                 };
-                let report = commits::measure(env, client, &args, pids).await?;
+                let report = commits::measure(env, client, &args, pids, interrupt).await?;
                 Ok(report.into())
             }
             GroupsRow::Group {
@@ -147,7 +148,7 @@ impl GroupsRow {
                     watch_pid: Vec::new(),
                     json: false,
                 };
-                let report = group::measure(env, client, &args, pids).await?;
+                let report = group::measure(env, client, &args, pids, interrupt).await?;
                 Ok(report.into())
             }
         }

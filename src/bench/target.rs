@@ -6,7 +6,9 @@ use corduroy_client::Client;
 use corduroy_env::Env;
 
 use super::spawned::SpawnedCluster;
-use crate::cli::{CliError, CliResult, Context, Stop, connect, connect_to, names_a_cluster};
+use crate::cli::{
+    CliError, CliResult, Context, Stop, connect_to, connect_to_measure, names_a_cluster,
+};
 
 /// Nodes that are started where no cluster is named.
 const NODES: u8 = 3;
@@ -32,7 +34,7 @@ impl Target {
         let mut pids = watch_pids.to_vec();
         if names_a_cluster(&context.connect) {
             return Ok(Target {
-                client: connect(context).await?,
+                client: connect_to_measure(context).await?,
                 pids,
                 spawned: None,
             });

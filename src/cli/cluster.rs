@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use corduroy_client::{Client, ClusterDescription, TopicDescription};
+use corduroy_client::{BrokerDescription, Client, TopicDescription};
 use serde::Deserialize;
 
 use super::Context;
 use super::admins::{Admins, find_admins};
 use super::cluster_view::{HealthView, NodeRow, PartitionHealth, StatusView, nodes_text};
-use super::connect::{client_error, connect};
+use super::connect::{client_error, connect_silently, lost_majority};
 use super::error::{CliError, CliResult, EXIT_FAILED, EXIT_OK, Stop};
 use super::http;
 use super::output::{OutputArgs, OutputFormat, print, print_json};
@@ -101,7 +101,7 @@ pub struct HealthArgs {
 pub(super) async fn run(context: &Context, command: ClusterCommand) -> CliResult<ExitCode> {
     match command {
         ClusterCommand::Status(args) => {
-            let client = connect(context).await?;
+            let client = connect_silently(context).await?;
             let snapshot = Snapshot::take(&client).await?;
             let nodes = snapshot.nodes(context, &client).await?;
             let mut health = snapshot.health(None, &nodes);
@@ -109,8 +109,8 @@ pub(super) async fn run(context: &Context, command: ClusterCommand) -> CliResult
                 .reasons
                 .extend(replica_reasons(context, &nodes).await);
             let view = StatusView {
-                cluster_id: snapshot.cluster.cluster_id.clone(),
-                controller: snapshot.cluster.controller,
+                cluster_id: client.cluster_id(),
+                controller: snapshot.controller,
                 health,
                 nodes,
             };
@@ -118,19 +118,18 @@ pub(super) async fn run(context: &Context, command: ClusterCommand) -> CliResult
                 OutputFormat::Json => print_json(&view)?,
                 OutputFormat::Table => print(&view.text())?,
             }
-            Ok(ExitCode::from(EXIT_OK))
+            snapshot.end()
         }
         ClusterCommand::Nodes(args) => {
-            let client = connect(context).await?;
-            let nodes = Snapshot::take(&client)
-                .await?
-                .nodes(context, &client)
-                .await?;
+            let client = connect_silently(context).await?;
+            let snapshot = Snapshot::take(&client).await?;
+            let nodes = snapshot.nodes(context, &client).await?;
             match args.output.output {
                 OutputFormat::Json => print_json(&nodes)?,
+                OutputFormat::Table if nodes.is_empty() => {}
                 OutputFormat::Table => print(&nodes_text(&nodes))?,
             }
-            Ok(ExitCode::from(EXIT_OK))
+            snapshot.end()
         }
         ClusterCommand::Health(args) => health(context, &args).await,
         ClusterCommand::Decommission(args) => decommission(context, &args).await,
@@ -140,7 +139,7 @@ pub(super) async fn run(context: &Context, command: ClusterCommand) -> CliResult
 async fn decommission(context: &Context, args: &DecommissionArgs) -> CliResult<ExitCode> {
     let admins = match args.admin {
         Some(addr) => Admins::given(addr),
-        None => find_admins(&context.env, &connect(context).await?).await?,
+        None => find_admins(&context.env, &connect_silently(context).await?).await?,
     };
     let admin = admins.first();
     let path = format!("/v1/nodes/{}/decommission", args.node);
@@ -188,15 +187,24 @@ fn decommissioned_text(answer: &DecommissionAnswer) -> String {
 
 /// What metadata says at one moment.
 struct Snapshot {
-    cluster: ClusterDescription,
+    controller: Option<i32>,
+    brokers: Vec<BrokerDescription>,
     topics: Vec<TopicDescription>,
+    /// That nobody has a majority: then the rest is what one node remembers.
+    lost: Option<CliError>,
 }
 
 impl Snapshot {
     async fn take(client: &Client) -> CliResult<Snapshot> {
         let admin = client.admin();
         let wrong = |error| client_error(&error, "cannot describe the cluster");
-        let cluster = admin.describe_cluster().await.map_err(wrong)?;
+        let described = admin.describe_cluster().await;
+        let lost = lost_majority(described.as_ref().err());
+        let (controller, brokers) = match described {
+            Ok(cluster) => (cluster.controller, cluster.brokers),
+            Err(_) if lost.is_some() => (None, Vec::new()),
+            Err(error) => return Err(wrong(error).into()),
+        };
         let names: Vec<String> = admin
             .list_topics()
             .await
@@ -209,7 +217,20 @@ impl Snapshot {
             [] => Vec::new(),
             names => admin.describe_topics(names).await.map_err(wrong)?,
         };
-        Ok(Snapshot { cluster, topics })
+        Ok(Snapshot {
+            controller,
+            brokers,
+            topics,
+            lost,
+        })
+    }
+
+    /// How a command ends that has shown this: a cluster without a majority is told last.
+    fn end(self) -> CliResult<ExitCode> {
+        match self.lost {
+            Some(lost) => Err(lost.into()),
+            None => Ok(ExitCode::from(EXIT_OK)),
+        }
     }
 
     fn health(&self, nodes_min: Option<usize>, rows: &[NodeRow]) -> HealthView {
@@ -225,10 +246,14 @@ impl Snapshot {
                 })
             })
             .collect();
-        let nodes = self.cluster.brokers.len();
-        let has_controller = self.cluster.controller.is_some();
+        let has_controller = self.controller.is_some();
+        let nodes = self.brokers.len();
         let health = HealthView::judge(nodes, self.topics.len(), has_controller, &partitions)
             .with_nodes(rows);
+        let health = match &self.lost {
+            Some(lost) => health.with_cause(lost.cause()),
+            None => health,
+        };
         match nodes_min {
             Some(nodes_min) => health.with_nodes_min(nodes_min),
             None => health,
@@ -249,7 +274,6 @@ impl Snapshot {
         // Another kind of cluster has no admin ports; that is no failure of this command.
         let admins = find_admins(&context.env, client).await.ok();
         let reachable = self
-            .cluster
             .brokers
             .iter()
             .map(|broker| reach(context, broker.host.clone(), broker.port));
@@ -258,7 +282,7 @@ impl Snapshot {
             node,
             address,
             rack,
-            controller: self.cluster.controller == Some(node),
+            controller: self.controller == Some(node),
             admin: admins
                 .as_ref()
                 .and_then(|admins| admins.of(node))
@@ -268,7 +292,7 @@ impl Snapshot {
             leaders: leaders.get(&node).copied().unwrap_or(0),
             replicas: replicas.get(&node).copied().unwrap_or(0),
         };
-        let brokers = self.cluster.brokers.iter().zip(reachable);
+        let brokers = self.brokers.iter().zip(reachable);
         let mut rows: BTreeMap<i32, NodeRow> = brokers
             .map(|(broker, reachable)| {
                 let address = format!("{}:{}", broker.host, broker.port);
@@ -338,7 +362,7 @@ async fn health(context: &Context, args: &HealthArgs) -> CliResult<ExitCode> {
     let deadline = context.env.now() + args.wait.unwrap_or(Duration::ZERO);
     loop {
         let look = async {
-            let client = connect(context).await?;
+            let client = connect_silently(context).await?;
             let snapshot = Snapshot::take(&client).await?;
             let nodes = snapshot.nodes(context, &client).await?;
             Ok::<_, Stop>(snapshot.health(args.nodes, &nodes))

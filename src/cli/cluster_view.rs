@@ -152,6 +152,14 @@ impl HealthView {
         self
     }
 
+    /// What all the rest comes from.
+    #[must_use]
+    pub fn with_cause(mut self, cause: &str) -> HealthView {
+        self.healthy = false;
+        self.reasons.insert(0, cause.to_owned());
+        self
+    }
+
     /// Asks for a number of members too: a cluster that has not gathered yet is not healthy.
     #[must_use]
     pub fn with_nodes_min(mut self, nodes_min: usize) -> HealthView {
@@ -171,12 +179,14 @@ impl HealthView {
             (false, _) => "unhealthy",
         };
         let count = |count: usize, one: &str, many: &str| plural(count as u64, one, many);
-        let mut text = format!(
-            "{verdict}: {}, {}, {}\n",
-            count(self.nodes, "node", "nodes"),
-            count(self.topics, "topic", "topics"),
-            count(self.partitions, "partition", "partitions"),
-        );
+        let counts = [
+            // Nobody knows, where nobody hears a majority.
+            (self.nodes > 0).then(|| count(self.nodes, "node", "nodes")),
+            Some(count(self.topics, "topic", "topics")),
+            Some(count(self.partitions, "partition", "partitions")),
+        ];
+        let counts: Vec<String> = counts.into_iter().flatten().collect();
+        let mut text = format!("{verdict}: {}\n", counts.join(", "));
         for reason in &self.reasons {
             // Writing to a String can't fail.
             let _ = writeln!(text, "  {}", clean(reason));

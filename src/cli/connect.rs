@@ -21,6 +21,10 @@ const SOURCE_DEFAULT: &str = "the default";
 /// than Kafka's minute: somebody is waiting at a terminal.
 const API_WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// What to do about nodes that are missed.
+const START_THEM: &str = "start the nodes that are missing: until then nothing is written or decided; \
+                          `corduroy cluster health --wait 60s` returns when all is well";
+
 /// Where to find the cluster.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ConnectArgs {
@@ -79,11 +83,78 @@ pub(crate) fn names_a_cluster(args: &ConnectArgs) -> bool {
     args.client_config.is_some() || found.source != SOURCE_DEFAULT
 }
 
-/// Connects as the command line says.
+/// How often it is looked whether the cluster still has a majority. What is looked at is in memory.
+const MAJORITY_LOOK: Duration = Duration::from_secs(1);
+
+/// Connects as the command line says. If the cluster has no majority, now or later while the command
+/// runs, that is told on standard error: whatever the command waits for, it waits for that.
 ///
 /// # Errors
 /// An unreadable or wrong properties file; a cluster that does not answer.
 pub(crate) async fn connect(context: &Context) -> CliResult<Client> {
+    Ok(watched(context, connect_silently(context).await?).await)
+}
+
+/// Connects as [`connect`] does, for measurements: they make their topics themselves, and what is still
+/// on its way when one ends must not make a deleted topic anew.
+///
+/// # Errors
+/// As [`connect`].
+pub(crate) async fn connect_to_measure(context: &Context) -> CliResult<Client> {
+    let client = open(context, &[("allow.auto.create.topics", "false")]).await?;
+    Ok(watched(context, client).await)
+}
+
+async fn watched(context: &Context, client: Client) -> Client {
+    let mut majority = Majority::default();
+    majority.look(&client).await;
+    let (env, watched) = (context.env.clone(), client.clone());
+    context.env.spawn_local(async move {
+        loop {
+            env.sleep(MAJORITY_LOOK).await;
+            majority.look(&watched).await;
+        }
+    });
+    client
+}
+
+/// What was told of the cluster's majority.
+#[derive(Default)]
+struct Majority {
+    is_told: bool,
+}
+
+impl Majority {
+    async fn look(&mut self, client: &Client) {
+        if client.controller().is_some() {
+            self.is_told = false;
+            return;
+        }
+        // No controller for a moment is an election.
+        if let Some(words) = lost_majority(client.admin().describe_cluster().await.as_ref().err())
+            && !std::mem::replace(&mut self.is_told, true)
+        {
+            eprintln!("warning: {words}");
+        }
+    }
+}
+
+/// What to tell if this error means that the cluster has lost its majority.
+pub(crate) fn lost_majority(error: Option<&Error>) -> Option<CliError> {
+    let error = error.filter(|error| error.kind() == ErrorKind::NotServing)?;
+    let cause = format!("the cluster has lost its majority: {error}");
+    Some(CliError::failed(cause).help(START_THEM))
+}
+
+/// Connects as [`connect`] does, for a command that itself tells of a lost majority.
+///
+/// # Errors
+/// As [`connect`].
+pub(crate) async fn connect_silently(context: &Context) -> CliResult<Client> {
+    open(context, &[]).await
+}
+
+async fn open(context: &Context, properties: &[(&str, &str)]) -> CliResult<Client> {
     let ConnectArgs {
         brokers: flag,
         client_config,
@@ -105,6 +176,9 @@ pub(crate) async fn connect(context: &Context) -> CliResult<Client> {
         if let Some(servers) = flag {
             builder = builder.bootstrap_servers(servers);
         }
+    }
+    for (name, value) in properties {
+        builder = builder.set(name, value);
     }
     builder.connect().await.map_err(|error| {
         let cause = client_error(&error, "cannot reach the cluster");
@@ -157,6 +231,8 @@ pub(crate) fn client_error(error: &Error, what: &str) -> CliError {
                  another",
             )
         }
+        ErrorKind::NotServing => CliError::failed(cause)
+            .help("`corduroy cluster health --wait 60s` returns when all is well"),
         ErrorKind::RecordTooLarge => CliError::failed(cause)
             .help("the topic's limit is max.message.bytes, the client's max.request.size"),
         ErrorKind::Broker(ErrorCode::TopicAlreadyExists) => CliError::failed(cause)
@@ -172,7 +248,10 @@ pub(crate) fn client_error(error: &Error, what: &str) -> CliError {
 pub(crate) fn is_silence(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::Disconnected | ErrorKind::RequestTimeout | ErrorKind::ApiTimeout
+        ErrorKind::Disconnected
+            | ErrorKind::NotServing
+            | ErrorKind::RequestTimeout
+            | ErrorKind::ApiTimeout
     )
 }
 
@@ -180,6 +259,17 @@ pub(crate) fn is_silence(error: &Error) -> bool {
 pub(crate) fn unknown_topic(topic: &str) -> CliError {
     CliError::failed(format!("there is no topic `{topic}`")).help(format!(
         "`corduroy topic list` shows those that exist; `corduroy topic create {topic}` makes it"
+    ))
+}
+
+/// The answer to a name that nobody knows, where a record would have made the topic.
+pub(crate) fn unmade_topic(topic: &str) -> CliError {
+    let code = ErrorCode::UnknownTopicOrPartition.name();
+    CliError::failed(format!(
+        "there is no topic `{topic}`, and the cluster makes none for it ({code})"
+    ))
+    .help(format!(
+        "`corduroy topic create {topic}` makes it; with auto.create.topics.enable=true a producer does"
     ))
 }
 

@@ -55,6 +55,11 @@ impl CliError {
         self
     }
 
+    /// The sentence alone.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+
     /// The process's exit code.
     pub fn exit(&self) -> u8 {
         self.exit

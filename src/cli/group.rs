@@ -13,7 +13,7 @@ use super::connect::{client_error, connect, is_silence};
 use super::error::{CliError, CliResult, Failures};
 use super::group_seek::{Goal, Known, Move, Scope, target};
 use super::group_view::{
-    GroupRow, GroupView, LagRow, MemberRow, describe_text, list_text, plan_text,
+    GroupRow, GroupView, LagRow, MemberRow, describe_text, list_text, plan_text, total_lag,
 };
 use super::output::{OutputArgs, OutputFormat, clean, plural, print, print_json};
 use super::time::parse_instant;
@@ -189,7 +189,7 @@ async fn describe(admin: &Admin, args: &DescribeArgs) -> CliResult {
         assignor: Some(described.assignor).filter(|assignor| !assignor.is_empty()),
         epoch: described.epoch,
         coordinator: described.coordinator,
-        lag: partitions.iter().filter_map(|row| row.lag).sum(),
+        lag: total_lag(&partitions),
         members: described
             .members
             .into_iter()

@@ -29,8 +29,9 @@ pub struct GroupView {
     pub assignor: Option<String>,
     pub epoch: Option<i32>,
     pub coordinator: i32,
-    /// Records behind the committed offsets, of all partitions that have one.
-    pub lag: i64,
+    /// Records behind the committed offsets, of all partitions that have one and whose end is known;
+    /// `None` where there is no such partition.
+    pub lag: Option<i64>,
     pub members: Vec<MemberRow>,
     pub partitions: Vec<LagRow>,
 }
@@ -53,9 +54,16 @@ pub struct LagRow {
     pub committed_offset: Option<i64>,
     /// `None` where the topic is gone or nobody leads it.
     pub end_offset: Option<i64>,
+    /// `None` where nothing is committed, or the end is not known.
     pub lag: Option<i64>,
     pub member_id: Option<String>,
     pub metadata: Option<String>,
+}
+
+/// The lag of a group: see [`GroupView::lag`].
+pub fn total_lag(rows: &[LagRow]) -> Option<i64> {
+    let known = rows.iter().filter_map(|row| row.lag);
+    known.reduce(i64::saturating_add)
 }
 
 /// The table of `group list`.
@@ -99,11 +107,8 @@ pub fn describe_text(group: &GroupView) -> String {
     }
     let _ = writeln!(text, "coordinator  {}", group.coordinator);
     // A group that has committed nothing is behind by everything or by nothing: nobody knows.
-    let has_lag = group.partitions.iter().any(|row| row.lag.is_some());
-    let lag = match u64::try_from(group.lag) {
-        Ok(lag) if has_lag => show_count(lag),
-        _ => or_dash(None),
-    };
+    let lag = group.lag.and_then(|lag| u64::try_from(lag).ok());
+    let lag = lag.map_or_else(|| or_dash(None), show_count);
     let _ = writeln!(text, "lag          {lag}");
     if !group.members.is_empty() {
         text.push('\n');
@@ -201,7 +206,7 @@ mod tests {
             assignor: Some("range".to_owned()),
             epoch: None,
             coordinator: 2,
-            lag: 1_200,
+            lag: Some(1_200),
             members: vec![MemberRow {
                 member_id: "a-1".to_owned(),
                 instance_id: None,
@@ -253,9 +258,14 @@ mod tests {
     #[test]
     fn a_group_that_has_committed_nothing_has_no_lag() {
         let mut group = sample();
-        group.lag = 0;
+        assert_eq!(total_lag(&group.partitions), Some(1_200));
+        group.partitions[0].lag = Some(0);
+        assert_eq!(total_lag(&group.partitions), Some(0), "it has read all");
         group.partitions.remove(0);
+        group.lag = total_lag(&group.partitions);
         assert!(describe_text(&group).contains("\nlag          -\n"));
+        let json = serde_json::to_value(&group).expect("serialises");
+        assert_eq!(json["lag"], serde_json::Value::Null);
     }
 
     #[test]

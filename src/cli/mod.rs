@@ -41,8 +41,11 @@ use clap::{CommandFactory, Parser, Subcommand};
 use corduroy_env::Env;
 
 pub(crate) use beside::{beside, meanwhile};
-pub(crate) use connect::{ConnectArgs, client_error, connect, connect_to, names_a_cluster};
+pub(crate) use connect::{
+    ConnectArgs, client_error, connect_to, connect_to_measure, names_a_cluster,
+};
 pub(crate) use error::{CliError, CliResult, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Stop};
+pub(crate) use interrupt::Interrupt;
 pub(crate) use output::{plural, print, print_json, show_count, show_ids};
 pub(crate) use produce::{AcksArg, Codec};
 pub(crate) use running::Running;
@@ -159,9 +162,12 @@ fn dispatch(cli: Cli) -> CliResult<ExitCode> {
     let env = Env::real();
     // These wait for a cluster that may not be there; the others say themselves what they wait for.
     let notice = match &cli.command {
-        Command::Topic(_) | Command::Produce(_) | Command::Consume(_) => {
-            Some(waiting::RetryNotice::new(env.clone()))
-        }
+        Command::Topic(_)
+        | Command::Produce(_)
+        | Command::Consume(_)
+        | Command::Group(_)
+        | Command::Partition(_)
+        | Command::Config(_) => Some(waiting::RetryNotice::new(env.clone())),
         _ => None,
     };
     logging::start(&cli.log, default_filter, notice)?;

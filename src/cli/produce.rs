@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::Context;
 use super::beside::meanwhile;
-use super::connect::{client_error, connect};
+use super::connect::{client_error, connect, unmade_topic};
 use super::error::{CliError, CliResult, EXIT_FAILED, EXIT_OK};
 use super::intake::{InputRecord, Intake, Next};
 use super::interrupt::{Interrupt, LEAVE_WAIT_MAX};
@@ -29,6 +29,11 @@ const READ_BYTES: usize = 256 * 1024;
 
 /// Acknowledgements that may wait to be looked at; beyond it we stop reading the input.
 const TICKETS_MAX: usize = 65_536;
+
+/// How long a topic may be missing before the command gives up, and how often it is looked for. A
+/// cluster that makes topics has made it by then.
+const UNKNOWN_WAIT_MAX: Duration = Duration::from_secs(8);
+const UNKNOWN_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -180,8 +185,9 @@ impl ProduceArgs {
         })
     }
 
-    /// The record for one piece of input; the command line fills what the input leaves open.
-    fn record<'a>(&'a self, input: &'a InputRecord) -> CliResult<Record<'a>> {
+    /// The record for one piece of input, behind its topic; the command line fills what the input
+    /// leaves open.
+    fn record<'a>(&'a self, input: &'a InputRecord) -> CliResult<(&'a str, Record<'a>)> {
         let topic = input
             .topic
             .as_deref()
@@ -208,7 +214,7 @@ impl ProduceArgs {
         for Header { name, value } in &self.headers {
             record = record.header(name.as_str(), value);
         }
-        Ok(record)
+        Ok((topic, record))
     }
 }
 
@@ -230,9 +236,14 @@ pub(super) async fn run(context: &Context, args: ProduceArgs) -> CliResult<ExitC
     };
     let receipts = meanwhile(&context.env, collector.collect(tickets_rx));
 
+    let way = Way {
+        env: &context.env,
+        client: &client,
+        producer: &producer,
+    };
     let mut input = Input::new(intake.unit());
     let mut cut = tokio::select! {
-        cut = feed(&args, &intake, &producer, &tickets_tx, &mut input) => cut?,
+        cut = feed(&args, &intake, &way, &tickets_tx, &mut input) => cut?,
         // The task of the receipts lives until the tickets end.
         _ = failed_rx.wait_for(|failed| *failed) => Cut::Refused,
         name = interrupt.first() => Cut::Signal(name),
@@ -323,18 +334,25 @@ enum Cut {
 /// A queued record: its number in the input, from 1, and its promise.
 type Queued = (u64, Ticket);
 
+/// Where records go.
+struct Way<'a> {
+    env: &'a Env,
+    client: &'a Client,
+    producer: &'a Producer,
+}
+
 /// Reads the input to its end, or until a record can't be queued. Cancel-safe: what was queued was
 /// handed on.
 async fn feed(
     args: &ProduceArgs,
     intake: &Intake,
-    producer: &Producer,
+    way: &Way<'_>,
     tickets: &mpsc::Sender<Queued>,
     input: &mut Input,
 ) -> CliResult<Cut> {
     if args.tombstone && args.key.is_some() {
         let tombstone = InputRecord::default();
-        let sent = send(producer, args.record(&tombstone)?, tickets, input).await;
+        let sent = send(way, args.record(&tombstone)?, tickets, input).await;
         return Ok(sent.map_or_else(Cut::Failed, |()| Cut::End));
     }
     let mut stdin = tokio::io::stdin();
@@ -344,7 +362,7 @@ async fn feed(
     loop {
         match intake.next(&buffer[at..], is_end) {
             Ok(Next::Record { record, bytes }) => {
-                if let Err(failure) = send(producer, args.record(&record)?, tickets, input).await {
+                if let Err(failure) = send(way, args.record(&record)?, tickets, input).await {
                     return Ok(Cut::Failed(failure));
                 }
                 at += bytes;
@@ -369,16 +387,39 @@ async fn feed(
     }
 }
 
+/// Waits until a topic has been missing for so long that nobody is going to make it: the producer
+/// itself waits for `max.block.ms`, a minute, as in Kafka. Ends only then.
+async fn missing(env: &Env, client: &Client, topic: &str) {
+    let deadline = env.now() + UNKNOWN_WAIT_MAX;
+    loop {
+        env.sleep(UNKNOWN_LOOK).await;
+        let found = client.admin().describe_topic(topic).await;
+        let is_missing = found.is_err_and(|error| error.kind() == ErrorKind::UnknownTopic);
+        if !is_missing {
+            // It is there, or nobody can say: what the producer waits for is something else.
+            return pending().await;
+        }
+        if env.now() >= deadline {
+            return;
+        }
+    }
+}
+
 /// Queues a record. The place for its promise comes first, so that none is queued and not counted.
 async fn send(
-    producer: &Producer,
-    record: Record<'_>,
+    way: &Way<'_>,
+    (topic, record): (&str, Record<'_>),
     tickets: &mpsc::Sender<Queued>,
     input: &mut Input,
 ) -> Result<(), CliError> {
     let place = tickets.reserve().await;
     let place = place.map_err(|_| CliError::failed("nobody counts acknowledgements any more"))?;
-    let ticket = producer.queue(record).await;
+    let ticket = tokio::select! {
+        // Nearly always at once: then nobody looks for the topic.
+        biased;
+        ticket = way.producer.queue(record) => ticket,
+        () = missing(way.env, way.client, topic) => return Err(unmade_topic(topic)),
+    };
     let ticket = ticket.map_err(|error| client_error(&error, "a record could not be sent"))?;
     input.taken += 1;
     place.send((input.taken, ticket));

@@ -8,7 +8,7 @@ use corduroy_client::{
 };
 
 use super::Context;
-use super::connect::{client_error, connect, is_silence};
+use super::connect::{client_error, connect, connect_silently, is_silence, lost_majority};
 use super::error::{CliError, CliResult, Failures};
 use super::output::{OutputArgs, OutputFormat, clean, plural, print, print_json};
 use super::topic_view::{ConfigRow, PartitionRow, TopicRow, TopicView, describe_text, list_text};
@@ -287,7 +287,10 @@ pub(super) async fn run(context: &Context, command: TopicCommand) -> CliResult {
         TopicCommand::Delete(args) => args.check()?,
         _ => {}
     }
-    let client = connect(context).await?;
+    let client = match command {
+        TopicCommand::List(_) => connect_silently(context).await?,
+        _ => connect(context).await?,
+    };
     let admin = client.admin();
     match command {
         TopicCommand::Create(args) => create(&admin, &args).await,
@@ -391,7 +394,11 @@ async fn list(admin: &Admin, args: &ListArgs) -> CliResult {
             }
         }
     }
-    Ok(())
+    // What a node without a majority shows is what it remembers.
+    match lost_majority(admin.describe_cluster().await.as_ref().err()) {
+        Some(lost) => Err(lost.into()),
+        None => Ok(()),
+    }
 }
 
 async fn describe(admin: &Admin, args: &DescribeArgs) -> CliResult {

@@ -23,8 +23,8 @@ use tracing_subscriber::layer::Context;
 
 use super::output::clean;
 
-/// A person has waited this long before a line is printed: most failovers are over by then.
-const NOTICE_AFTER: Duration = Duration::from_secs(3);
+/// A person has waited this long before a line is printed: failovers are over by then.
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// Tries that are further apart than this have nothing to do with each other.
 const LULL_MIN: Duration = Duration::from_secs(8);
 /// Causes that are printed; whoever has read so many needs no more.
@@ -124,7 +124,7 @@ mod tests {
             );
         }
         let line = |cause| format!("still trying: {cause} (Ctrl-C to stop)");
-        assert_eq!(told, [(30, line("no leader")), (50, line("no answer"))]);
+        assert_eq!(told, [(20, line("no leader")), (50, line("no answer"))]);
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         let mut waiting = Waiting::default();
         let start = Env::real().now();
         for minute in 0..10 {
-            for tenths in 0..25 {
+            for tenths in 0..20 {
                 let now = start + Duration::from_millis(minute * 60_000 + tenths * 100);
                 assert_eq!(waiting.note(now, "a failover".to_owned()), None);
             }

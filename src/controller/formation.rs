@@ -56,6 +56,8 @@ struct Inner {
     configs: BTreeMap<String, String>,
     claim: RefCell<NodeClaim>,
     stage: RefCell<Stage>,
+    /// Hears what this node waits for.
+    waits: RefCell<Box<dyn Fn(String)>>,
     /// A seed that asked with another list of seeds than this node's, and its list.
     disagreement: RefCell<Option<(SocketAddr, Vec<SocketAddr>)>>,
 }
@@ -87,8 +89,14 @@ impl Formation {
             stage: RefCell::new(Stage::Empty {
                 configs: config.cluster_overrides.clone(),
             }),
+            waits: RefCell::new(Box::new(|_why| {})),
             disagreement: RefCell::default(),
         }))
+    }
+
+    /// From now on this hears what the node waits for, again and again.
+    pub fn tell_waits(&self, hear: impl Fn(String) + 'static) {
+        *self.0.waits.borrow_mut() = Box::new(hear);
     }
 
     /// Answers a call from the rpc port while this node has no place yet.
@@ -184,6 +192,7 @@ impl Formation {
                 // Without an existing cluster the lists have to agree.
                 Step::Wait => self.disagreement()?,
             }
+            (self.0.waits.borrow())(waits_text(&self.0.seeds, &presences, place));
             let now = self.0.env.now();
             if told_at.is_none_or(|at| now.duration_since(at) >= WORD_INTERVAL) {
                 self.tell(&presences, place, now.duration_since(started));
@@ -195,14 +204,7 @@ impl Formation {
 
     fn tell(&self, presences: &[Option<Presence>], place: Place, waited: Duration) {
         let seconds = waited.as_secs();
-        let silent: Vec<String> = self
-            .0
-            .seeds
-            .iter()
-            .zip(presences)
-            .filter(|(_, presence)| presence.is_none())
-            .map(|(seed, _)| seed.to_string())
-            .collect();
+        let silent = silent(&self.0.seeds, presences);
         match place {
             Place::Newcomer => {
                 warn!(
@@ -319,6 +321,29 @@ impl Formation {
         };
         info!(node = %identity.node, "this node joined the cluster");
         Ok(identity)
+    }
+}
+
+/// The seeds that do not answer.
+fn silent(seeds: &[SocketAddr], presences: &[Option<Presence>]) -> Vec<String> {
+    let asked = seeds.iter().zip(presences);
+    let silent = asked.filter(|(_, presence)| presence.is_none());
+    silent.map(|(seed, _)| seed.to_string()).collect()
+}
+
+/// What a round of answers leaves this node waiting for.
+fn waits_text(seeds: &[SocketAddr], presences: &[Option<Presence>], place: Place) -> String {
+    let silent = silent(seeds, presences);
+    match place {
+        Place::Newcomer => {
+            "it waits for the cluster to take it in, which needs a majority of its members"
+                .to_owned()
+        }
+        Place::Unknown if silent.is_empty() => "its seeds are forming the cluster".to_owned(),
+        Place::Unknown => format!(
+            "to form the cluster it waits for seeds that do not answer ({}); start the nodes there",
+            silent.join(", ")
+        ),
     }
 }
 

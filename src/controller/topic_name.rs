@@ -3,6 +3,10 @@
 /// Kafka's limit: a partition's directory name must fit a file name.
 pub const TOPIC_NAME_BYTES_MAX: usize = 249;
 
+/// The topic of Kafka's own controllers. There is none here, and none may look like it: tools take
+/// its name for the quorum's log.
+pub const RESERVED: &str = "__cluster_metadata";
+
 /// Why a name cannot be a topic's, as one sentence.
 pub fn check(name: &str) -> Result<(), String> {
     if name.is_empty() {

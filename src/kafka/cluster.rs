@@ -5,6 +5,8 @@ use corduroy_protocol::messages::{BrokerId, DescribeClusterRequest, DescribeClus
 use corduroy_protocol::{ErrorCode, RequestHeader, StrBytes};
 use corduroy_record::NodeId;
 
+use crate::controller::MetadataImage;
+
 use super::context::KafkaContext;
 use super::metadata::address_of;
 
@@ -13,7 +15,11 @@ const ENDPOINT_BROKERS: i8 = 1;
 /// "Not asked for", and there is nothing to authorize yet.
 const OPERATIONS_NOT_ASKED: i32 = i32::MIN;
 
-/// Describes the cluster (versions 0 and 1).
+/// Missing nodes that an error names.
+const NODES_NAMED_MAX: usize = 10;
+
+/// Describes the cluster (versions 0 and 1). A node that hears no majority answers with
+/// BROKER_NOT_AVAILABLE, and whom it misses.
 pub async fn describe_cluster(
     ctx: &KafkaContext,
     header: &RequestHeader,
@@ -34,18 +40,20 @@ pub async fn describe_cluster(
             .with_endpoint_type(ENDPOINT_BROKERS)
             .with_controller_id(BrokerId(-1));
     }
-    let isolated = ctx.metadata.isolated();
-    let is_reachable = |node: NodeId| {
-        if node == ctx.node {
-            !isolated
-        } else {
-            !ctx.metadata.unreachable(node)
-        }
-    };
+    if ctx.metadata.isolated() {
+        // Not the empty list that Metadata has to be content with: here there is room for words.
+        let code = ErrorCode::BrokerNotAvailable;
+        ctx.shard.counters().failed(header.api_key, code.name());
+        return response
+            .with_error_code(code.code())
+            .with_error_message(Some(StrBytes::from_string(isolation_text(ctx, &image))))
+            .with_endpoint_type(ENDPOINT_BROKERS)
+            .with_controller_id(BrokerId(-1));
+    }
     let brokers = image
         .nodes
         .values()
-        .filter(|node| is_reachable(node.id))
+        .filter(|node| node.id == ctx.node || !ctx.metadata.unreachable(node.id))
         .map(|node| {
             let (host, port) = address_of(ctx, node);
             DescribeClusterBroker::default()
@@ -55,13 +63,32 @@ pub async fn describe_cluster(
                 .with_rack(node.rack.clone().map(StrBytes::from_string))
         })
         .collect();
-    let controller = if isolated {
-        None
-    } else {
-        ctx.metadata.controller_leader()
-    };
+    let controller = ctx.metadata.controller_leader();
     response
         .with_endpoint_type(ENDPOINT_BROKERS)
         .with_controller_id(BrokerId(controller.map_or(-1, NodeId::get)))
         .with_brokers(brokers)
+}
+
+/// What a node that hears no majority knows: whom it misses.
+fn isolation_text(ctx: &KafkaContext, image: &MetadataImage) -> String {
+    let missing = image
+        .nodes
+        .values()
+        .filter(|node| node.id != ctx.node && ctx.metadata.unreachable(node.id))
+        .map(|node| {
+            let (host, port) = address_of(ctx, node);
+            format!("node {} ({host}:{port})", node.id)
+        });
+    let missing: Vec<String> = missing.take(NODES_NAMED_MAX).collect();
+    format!(
+        "node {} hears no majority of its cluster of {}: it misses {}",
+        ctx.node,
+        image.nodes.len(),
+        match missing.as_slice() {
+            // Its detector has heard of none yet.
+            [] => "the others".to_owned(),
+            missing => missing.join(", "),
+        }
+    )
 }

@@ -22,10 +22,12 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::context::KafkaContext;
+use super::groups::offsets_topic;
 use super::metadata::wait_for_leaders;
 use crate::config::effective::{Facts, topic_values};
 use crate::config::{Scope, table};
 use crate::controller::{Assignment, NewPartitions, NewTopic, TopicError, TopicInfo, TopicRef};
+use crate::group::CONSUMER_OFFSETS;
 
 /// A decision takes a round of disk writes: a client that allows less would never hear of it.
 const DECISION_MIN: Duration = Duration::from_secs(1);
@@ -65,7 +67,7 @@ pub async fn create_topics(
         if twice.contains(&name) {
             results.insert(name, Err(asked_twice()));
         } else {
-            wanted.push(new_topic(topic));
+            wanted.push(completed(ctx, new_topic(topic)));
         }
     }
     let names: Vec<String> = wanted.iter().map(|topic| topic.name.clone()).collect();
@@ -118,6 +120,25 @@ fn new_topic(topic: &CreatableTopic) -> NewTopic {
                 )
             })
             .collect(),
+    }
+}
+
+/// One of the cluster's own topics is what it would make of it, where nothing else is asked for.
+fn completed(ctx: &KafkaContext, asked: NewTopic) -> NewTopic {
+    if asked.name != CONSUMER_OFFSETS {
+        return asked;
+    }
+    let own = offsets_topic(ctx);
+    let is_assigned = !asked.assignments.is_empty();
+    let named = |name: &String| asked.configs.iter().any(|(asked, _)| asked == name);
+    let configs = own.configs.into_iter().filter(|(name, _)| !named(name));
+    NewTopic {
+        configs: configs.chain(asked.configs.clone()).collect(),
+        partitions: asked.partitions.or(own.partitions.filter(|_| !is_assigned)),
+        replication_factor: asked
+            .replication_factor
+            .or(own.replication_factor.filter(|_| !is_assigned)),
+        ..asked
     }
 }
 

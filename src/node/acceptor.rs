@@ -1,19 +1,34 @@
 //! Hands connections to shards: clients in turn, peers to the shard they ask for.
 
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use corduroy_env::{Env, Listener, Stream};
+use corduroy_protocol::{
+    CLIENT_SOFTWARE_NAME, Request, Response, UNREADY_SINCE, decode_request, encode_response,
+    unready_response,
+};
 use corduroy_raft::{Purpose, read_hello, serve_anonymous};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::boot::CallAnswer;
+use super::waiting::Waiting;
 use crate::shard::{ShardHandle, ShardMessage};
 
 /// Pause after a failed accept: most often the process is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Clients that are being told at the same time why they are turned away; others only are.
+const TOLD_AT_ONCE_MAX: u32 = 64;
+/// How long such a client may take to ask, and to take its answer.
+const TELL_WAIT_MAX: Duration = Duration::from_secs(1);
+/// The longest first request that is read for it: it names versions of software.
+const QUESTION_BYTES_MAX: usize = 1024;
 
 /// Accepts clients for ever; each goes to the next shard.
 pub async fn accept_clients(env: Env, listener: Listener, handles: Vec<ShardHandle>) {
@@ -43,7 +58,7 @@ pub async fn accept_clients(env: Env, listener: Listener, handles: Vec<ShardHand
 }
 
 /// The clients' port of a node that does not serve yet: whoever connects is turned away at once,
-/// rather than kept waiting for an answer that may be minutes away.
+/// rather than kept waiting for an answer that may be minutes away. Our own client is told why.
 pub struct TurnedAway {
     stop: oneshot::Sender<()>,
     listener: oneshot::Receiver<Listener>,
@@ -51,10 +66,11 @@ pub struct TurnedAway {
 
 impl TurnedAway {
     /// Turns clients away until [`TurnedAway::take`].
-    pub fn start(env: &Env, listener: Listener) -> TurnedAway {
+    pub fn start(env: &Env, listener: Listener, waiting: Waiting) -> TurnedAway {
         let (stop, mut stopped) = oneshot::channel();
         let (give_back, given_back) = oneshot::channel();
         let pausing = env.clone();
+        let told = Rc::new(Cell::new(0));
         env.spawn_local(async move {
             loop {
                 let accepted = tokio::select! {
@@ -66,7 +82,16 @@ impl TurnedAway {
                 match accepted {
                     Ok((stream, addr)) => {
                         debug!(%addr, "a client is turned away: this node does not serve yet");
-                        drop(stream);
+                        if told.get() >= TOLD_AT_ONCE_MAX {
+                            continue;
+                        }
+                        told.set(told.get() + 1);
+                        let (told, waiting) = (told.clone(), waiting.clone());
+                        pausing.spawn_local(async move {
+                            // A client that does not listen needs no answer.
+                            let _gone = timeout(TELL_WAIT_MAX, tell_why(stream, &waiting)).await;
+                            told.set(told.get() - 1);
+                        });
                     }
                     Err(_) => pausing.sleep(ACCEPT_RETRY).await,
                 }
@@ -84,6 +109,28 @@ impl TurnedAway {
         let _gone = self.stop.send(());
         self.listener.await.ok()
     }
+}
+
+/// Reads one request. If it is a question of our own client about versions, answers why this node
+/// does not serve; anybody else sees the connection close, as from a broker that is not there.
+async fn tell_why(mut stream: Stream, waiting: &Waiting) -> io::Result<()> {
+    let length = usize::try_from(stream.read_i32().await?).unwrap_or(usize::MAX);
+    if length > QUESTION_BYTES_MAX {
+        return Ok(());
+    }
+    let mut frame = vec![0; length];
+    stream.read_exact(&mut frame).await?;
+    let Ok((header, Request::ApiVersions(request))) = decode_request(frame.into()) else {
+        return Ok(());
+    };
+    if header.api_version < UNREADY_SINCE || &*request.client_software_name != CLIENT_SOFTWARE_NAME
+    {
+        return Ok(());
+    }
+    let response = Response::ApiVersions(unready_response(&waiting.why()));
+    let answer = encode_response(&header, &response).map_err(io::Error::other)?;
+    stream.write_all(&answer).await?;
+    stream.flush().await
 }
 
 /// What the peers' acceptor hands connections to, once it exists.

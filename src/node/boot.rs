@@ -26,10 +26,12 @@ use super::acceptor::{PeerTargets, TurnedAway, accept_clients, accept_peers};
 use super::status::NodeStatusSource;
 use super::thread::{run_local, serve_shard, shard_span};
 use super::twin::TwinWatch;
+use super::waiting::Waiting;
 use super::{ISOLATED_AFTER, SERVICE_CONTROLLER, SERVICE_MARKS, SERVICE_NODE, StartError, Started};
 use super::{leaders, room};
 use crate::admin::{self, AdminServer};
 use crate::config::NodeConfig;
+use crate::controller::records::NodeRecord;
 use crate::controller::{
     Addresses, Controller, ControllerError, ControllerHandle, ControllerHooks, ControllerParts,
     Formation, HostPort, Identity, IdentityFile, MetadataImage, parted_text,
@@ -106,8 +108,9 @@ pub async fn boot(
     let rpc_listener = listen(&env, "other nodes", "--rpc-listen", config.rpc_listen).await?;
     let kafka = kafka_listener.local_addr().map_err(StartError::Runtime)?;
     let rpc = rpc_listener.local_addr().map_err(StartError::Runtime)?;
-    let turned_away = TurnedAway::start(&env, kafka_listener);
-    let status = NodeStatusSource::new(env.now());
+    let waiting = Waiting::new();
+    let turned_away = TurnedAway::start(&env, kafka_listener, waiting.clone());
+    let status = NodeStatusSource::new(env.now(), waiting.clone());
     let admin = start_admin(&env, &config, &status)?;
     let config = Arc::new(with_bound_admin(&config, admin.as_ref()));
 
@@ -126,7 +129,7 @@ pub async fn boot(
     env.spawn_local(accept_peers(env.clone(), rpc_listener, targets.clone()));
     let file = IdentityFile::new(disk.clone(), &root);
     let addresses = addresses(&config, kafka, rpc, admin.as_ref().map(AdminServer::addr));
-    let identity = find_place(&env, &config, &file, &addresses, &targets).await?;
+    let identity = find_place(&env, &config, &file, &addresses, &targets, &waiting).await?;
     let node = identity.node;
     status.set_node(node);
     // Shard 0's thread began before anybody knew.
@@ -139,7 +142,8 @@ pub async fn boot(
     }
     let book = AddressBook::new();
     let incarnation = env.random_u64();
-    let members = identity.members.iter().map(|member| member.rpc);
+    let known = identity.members.clone();
+    let members = known.iter().map(|member| member.rpc);
     let twins = TwinWatch {
         env: env.clone(),
         node,
@@ -151,6 +155,7 @@ pub async fn boot(
         down_after: config.down_after,
         places: members.chain(config.seeds.iter().copied()).collect(),
     };
+    waiting.set("it asks the other nodes whether anybody has its place".to_owned());
     // Before a replica opens: whoever is a copy must not have voted or led until it knows.
     twins.ask(&book).await.map_err(StartError::Twin)?;
     let incarnations = Incarnations::default();
@@ -221,6 +226,7 @@ pub async fn boot(
     });
     tokio::select! {
         () = controller.joined() => {}
+        () = tell_missing(&env, &shard, node, &known, &waiting) => {}
         reason = controller.parted() => return Err(ControllerError::Parted(reason).into()),
         words = &mut twin => return Err(words.map_or(StartError::Ended, StartError::Twin)),
     }
@@ -251,6 +257,36 @@ pub async fn boot(
         parted,
     };
     Ok(Booted { serving, started })
+}
+
+/// Says which members this node does not hear, as long as it has not joined them. Does not end.
+async fn tell_missing(
+    env: &Env,
+    shard: &Shard,
+    own: NodeId,
+    members: &[NodeRecord],
+    waiting: &Waiting,
+) {
+    loop {
+        let missing: Vec<String> = members
+            .iter()
+            .filter(|member| shard.metadata().unreachable(NodeId::new(member.id)))
+            .map(|member| {
+                format!(
+                    "node {} ({}:{})",
+                    member.id, member.kafka_host, member.kafka_port
+                )
+            })
+            .collect();
+        waiting.set(match missing.as_slice() {
+            [] => "it waits for the controller to take it in again".to_owned(),
+            missing => format!(
+                "node {own} needs a majority of its cluster, and does not hear {}; start the nodes there",
+                missing.join(", ")
+            ),
+        });
+        env.sleep(ISOLATION_LOOK).await;
+    }
 }
 
 /// Resolves with the node's last words if another process turns out to have its place.
@@ -337,8 +373,11 @@ async fn find_place(
     file: &IdentityFile,
     addresses: &Addresses,
     targets: &PeerTargets,
+    waiting: &Waiting,
 ) -> Result<Identity, StartError> {
     let formation = Formation::new(env.clone(), config, file.clone(), addresses.clone());
+    let waiting = waiting.clone();
+    formation.tell_waits(move |why| waiting.set(why));
     let answering = formation.clone();
     targets.set_answer(Rc::new(move |request| {
         let answer = answering.answer(&request);

@@ -14,6 +14,7 @@ pub mod room;
 mod status;
 mod thread;
 mod twin;
+mod waiting;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

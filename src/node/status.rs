@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::waiting::Waiting;
 use crate::admin::{
     AdminServices, ApiStatus, BrokenReplica, DecommissionAnswer, DecommissionError, GroupView,
     Histogram, KafkaStatus, LeadAnswer, LeadError, LeadRequest, LocalReplica, NodeStatus, NodeView,
@@ -37,6 +38,7 @@ struct Serving {
 
 struct Inner {
     started: Instant,
+    waiting: Waiting,
     serving: OnceLock<Serving>,
     node: OnceLock<NodeId>,
 }
@@ -47,9 +49,10 @@ pub struct NodeStatusSource(Arc<Inner>);
 
 impl NodeStatusSource {
     /// A node that has just started.
-    pub fn new(started: Instant) -> Self {
+    pub fn new(started: Instant, waiting: Waiting) -> Self {
         Self(Arc::new(Inner {
             started,
+            waiting,
             serving: OnceLock::new(),
             node: OnceLock::new(),
         }))
@@ -96,6 +99,7 @@ impl NodeStatusSource {
             ..NodeStatus::default()
         };
         let Some(serving) = self.0.serving.get() else {
+            status.waits = Some(self.0.waiting.why());
             return status;
         };
         let mut shards = Vec::new();

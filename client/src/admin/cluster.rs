@@ -1,5 +1,6 @@
 //! Who the cluster is.
 
+use corduroy_protocol::ErrorCode;
 use corduroy_protocol::messages::{DescribeClusterRequest, MetadataRequest};
 
 use super::{Admin, check};
@@ -36,15 +37,24 @@ impl Admin {
     /// The cluster's id, controller and brokers.
     ///
     /// # Errors
-    /// Why no broker answered.
+    /// NotServing where every broker that answers hears no majority of its cluster; else why none
+    /// answered.
     pub async fn describe_cluster(&self) -> Result<ClusterDescription, Error> {
         let deadline = self.client.api_deadline();
         let described = self
             .client
-            .ask_any(
+            .ask_each(
                 deadline,
                 |_version| DescribeClusterRequest::default().with_endpoint_type(1),
-                |answer| check(answer.error_code, answer.error_message.as_deref()),
+                |answer| {
+                    let message = answer.error_message.as_deref();
+                    match (ErrorCode::from_code(answer.error_code), message) {
+                        (ErrorCode::BrokerNotAvailable, Some(words)) => {
+                            Err(Error::new(ErrorKind::NotServing, words))
+                        }
+                        _ => check(answer.error_code, message),
+                    }
+                },
             )
             .await;
         let mut cluster = match described {

@@ -301,6 +301,7 @@ pub(super) fn retry_later(seat: &mut Seat, now: Instant, error: &Error) -> bool 
     let is_away = matches!(
         error.kind(),
         ErrorKind::Disconnected
+            | ErrorKind::NotServing
             | ErrorKind::RequestTimeout
             | ErrorKind::Closed
             | ErrorKind::Broker(ErrorCode::NotCoordinator | ErrorCode::CoordinatorNotAvailable)

@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use corduroy_env::{ReadHalf, Stream, WriteHalf};
 use corduroy_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
-use corduroy_protocol::{ApiKey, ErrorCode, Request, Response};
+use corduroy_protocol::{
+    ApiKey, CLIENT_SOFTWARE_NAME, ErrorCode, Request, Response, unready_reason,
+};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -142,7 +144,7 @@ impl Connection {
     async fn negotiate(&self, limit: Duration) -> Result<Versions, Error> {
         const KEY: ApiKey = ApiKey::ApiVersions;
         let request = ApiVersionsRequest::default()
-            .with_client_software_name(StrBytes::from_static_str("corduroy-client"))
+            .with_client_software_name(StrBytes::from_static_str(CLIENT_SOFTWARE_NAME))
             .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
         for version in [3, 0] {
             let request = if version == 0 {
@@ -159,6 +161,9 @@ impl Connection {
             let Response::ApiVersions(response) = self.decode(KEY, version, answer)? else {
                 return Err(self.malformed("another API's answer"));
             };
+            if let Some(reason) = unready_reason(&response) {
+                return Err(Error::new(ErrorKind::NotServing, reason).with_broker(&self.label));
+            }
             match ErrorCode::from_code(response.error_code) {
                 ErrorCode::None => return Ok(Versions::from_response(&response)),
                 ErrorCode::UnsupportedVersion if version > 0 => {}

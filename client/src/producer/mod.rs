@@ -307,7 +307,10 @@ impl Shared {
         let limit = self.settings.block_max;
         let deadline = self.client.net.env.now() + limit;
         let late = |error: Error| match error.kind() {
-            ErrorKind::ApiTimeout | ErrorKind::Disconnected | ErrorKind::RequestTimeout => {
+            ErrorKind::ApiTimeout
+            | ErrorKind::Disconnected
+            | ErrorKind::NotServing
+            | ErrorKind::RequestTimeout => {
                 let message = format!("no metadata within {limit:?} (max.block.ms): {error}");
                 Error::new(ErrorKind::BlockTimeout, message).with_source(error)
             }

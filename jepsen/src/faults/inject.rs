@@ -329,15 +329,12 @@ impl Injector {
                 running(cluster, vec![one])?;
                 // One that still starts may refuse to: nobody has been promised anything yet.
                 let serves = cluster.serves(one).await;
-                let done = break_disk(cluster, kind, one, chance)?;
+                let done = break_disk(cluster, (kind, serves), one, chance)?;
                 if kind == FaultKind::ReadError {
                     // What it serves it mostly has in memory; what it reads for certain is what it
                     // starts from.
                     cluster.kill(one).await?;
                     cluster.start(one)?;
-                    cluster.node(one)?.tolerate_end();
-                }
-                if !serves {
                     cluster.node(one)?.tolerate_end();
                 }
                 Ok(done)

@@ -107,7 +107,31 @@ pub(super) async fn transfer(cluster: &Cluster, chance: &mut Chance) -> anyhow::
     })
 }
 
+/// Breaks a node's disk. `serves`: whether anything has been promised there yet.
 pub(super) fn break_disk(
+    cluster: &mut Cluster,
+    (kind, serves): (FaultKind, bool),
+    target: u32,
+    chance: &mut Chance,
+) -> anyhow::Result<Done> {
+    // A node may end, or stop its replicas, over a disk that fails; over a slow or partial one only
+    // where it has not begun to serve. Before the disk breaks: it may do so at once.
+    let node = cluster.node(target)?;
+    let may_end = matches!(
+        kind,
+        FaultKind::DiskError | FaultKind::ReadError | FaultKind::FlushFail
+    );
+    if may_end || !serves {
+        node.tolerate_end();
+    }
+    let broken = try_break_disk(cluster, kind, target, chance);
+    if broken.is_err() {
+        cluster.node(target)?.forbid_end();
+    }
+    broken
+}
+
+fn try_break_disk(
     cluster: &mut Cluster,
     kind: FaultKind,
     target: u32,
@@ -160,10 +184,6 @@ pub(super) fn break_disk(
         }
         other => bail!("{} is no fault of a disk", other.name()),
     };
-    // A node may end over a disk that fails; over a slow or partial one it may not.
-    if matches!(undo, Undo::MendAndReplace(_)) {
-        node.tolerate_end();
-    }
     Ok(Done {
         targets: vec![target],
         manner: String::new(),

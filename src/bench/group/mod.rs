@@ -30,7 +30,7 @@ use super::produce::own_cpu_seconds;
 use super::report::Latencies;
 use super::watch::{Watch, listener, usage};
 use super::wire::{Endpoint, Link, RETRY_PAUSE};
-use crate::cli::{CliError, CliResult, client_error, parse_duration};
+use crate::cli::{CliError, CliResult, Interrupt, client_error, parse_duration};
 use classic::{ClassicMember, HEARTBEAT_INTERVAL};
 use consumer::{ConsumerMember, Next};
 use report::{GroupReport, Phase};
@@ -113,12 +113,12 @@ pub(super) async fn measure(
     client: &Client,
     args: &GroupArgs,
     pids: &[u32],
+    interrupt: &mut Interrupt,
 ) -> CliResult<GroupReport> {
     allow_descriptors(u64::from(args.members) + DESCRIPTORS_BESIDE);
     let topic = BenchTopic::fresh(env, client, args.partitions, args.replication).await?;
-    let report = measure_on(env, client, args, pids, &topic).await;
-    topic.dispose(client).await?;
-    report
+    let work = async |topic: &BenchTopic| measure_on(env, client, args, pids, topic).await;
+    topic.during(client, interrupt, work).await
 }
 
 async fn measure_on(

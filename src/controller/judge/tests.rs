@@ -245,6 +245,11 @@ fn bad_topics_are_refused_with_kafkas_codes() {
         ),
         (NewTopic::with_defaults(""), InvalidTopicException, "empty"),
         (NewTopic::with_defaults("a/b"), InvalidTopicException, "'/'"),
+        (
+            NewTopic::with_defaults("__cluster_metadata"),
+            InvalidRequest,
+            "reserved",
+        ),
         (topic("t", 0, 1), InvalidPartitions, "at least 1"),
         (topic("t", -5, 1), InvalidPartitions, "at least 1"),
         (topic("t", i32::MAX, 1), InvalidPartitions, "at most"),

@@ -117,6 +117,11 @@ impl NewNames {
     fn check(&self, state: &ControllerState, name: &str) -> Result<(), Refusal> {
         topic_name::check(name)
             .map_err(|reason| Refusal::new(ErrorCode::InvalidTopicException, reason))?;
+        // As in Kafka, which takes its other internal topics from whoever creates them first.
+        if name == topic_name::RESERVED {
+            let reason = format!("the name {name} is reserved: no topic may have it");
+            return Err(Refusal::new(ErrorCode::InvalidRequest, reason));
+        }
         let key = topic_name::collision_key(name);
         let owner = state
             .collision(name)
