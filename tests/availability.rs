@@ -14,8 +14,10 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use corduroy_protocol::ErrorCode;
-use support::wire::batch;
+use corduroy_protocol::messages::create_topics_request::CreatableTopic;
+use corduroy_protocol::messages::{CreateTopicsRequest, TopicName};
+use corduroy_protocol::{ErrorCode, Request, Response, StrBytes};
+use support::wire::{Wire, batch, values};
 use support::{Cluster, PATIENCE, alone, wait_until};
 
 const WAIT: Duration = Duration::from_secs(10);
@@ -158,6 +160,8 @@ fn a_node_that_waits_for_its_seeds_names_them_and_turns_clients_away() {
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
         other => panic!("the client was not turned away: {other:?}"),
     }
+    let ready = cluster.at(1).admin_get("/health/ready");
+    assert_eq!(ready.map(|(status, _)| status), Some(503));
     for id in 2..=3 {
         cluster.node(id).start();
     }
@@ -169,4 +173,95 @@ fn a_node_that_waits_for_its_seeds_names_them_and_turns_clients_away() {
             .count(),
         1
     );
+}
+
+/// Of three that have formed a cluster: one decides nothing and leads nothing, two do.
+#[test]
+fn one_of_three_serves_nothing_and_two_serve_everything() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    cluster.create_topic("kept", 2, &[]);
+    cluster.produce("kept", "before");
+    for id in 1..=3 {
+        cluster.node(id).terminate();
+    }
+
+    cluster.node(1).start();
+    wait_until("it knows that it is alone", || {
+        let found = cluster.at(1).admin_get("/health/cluster");
+        found.is_some_and(|(status, body)| status == 503 && body.contains("controller"))
+    });
+    let ready = cluster.at(1).admin_get("/health/ready");
+    assert_eq!(ready.map(|(status, _)| status), Some(503), "not ready");
+    // It turns clients away, or decides nothing and names nobody.
+    let topic = CreatableTopic::default()
+        .with_name(TopicName(StrBytes::from_static_str("alone")))
+        .with_num_partitions(1)
+        .with_replication_factor(1);
+    let create = CreateTopicsRequest::default()
+        .with_topics(vec![topic])
+        .with_timeout_ms(1000);
+    let create = Request::CreateTopics(create);
+    let asked = Wire::try_connect(cluster.at(1).kafka, WAIT);
+    if let Ok(answer) = asked.and_then(|mut wire| wire.call(5, &create)) {
+        let Response::CreateTopics(answer) = answer else {
+            panic!("not an answer to CreateTopics: {answer:?}");
+        };
+        assert_ne!(answer.topics[0].error_code, 0, "nobody can decide it");
+    }
+    if let Some(found) = cluster.at(1).partition("kept", 0) {
+        assert_eq!(found.leader, -1);
+    }
+    assert_eq!(cluster.at(1).partition("alone", 0), None);
+    let healthy = cluster.run(&["cluster", "health", "--wait", "1s"]);
+    assert_eq!(healthy.status.code(), Some(1));
+
+    cluster.node(2).start();
+    cluster.must(&["cluster", "health", "--wait", "60s", "--nodes", "2"]);
+    for id in 1..=2 {
+        let ready = cluster.at(id).admin_get("/health/ready");
+        assert_eq!(ready.map(|(status, _)| status), Some(200), "node {id}");
+    }
+    assert_eq!(cluster.produce("kept", "after"), 1);
+    cluster.must(&["topic", "create", "together", "-p", "1", "-r", "2"]);
+    let leader = cluster.leader("kept", 0);
+    let read = cluster.wire(leader).fetch("kept", 0, 0, WAIT);
+    let read = values(&read.expect("answered"));
+    assert_eq!(read, [(0, "before".to_owned()), (1, "after".to_owned())]);
+}
+
+#[test]
+fn health_names_the_partition_without_a_leader_and_gives_up_in_time() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    cluster.must(&["topic", "create", "single", "--assign", "3"]);
+    cluster.must(&["topic", "create", "triple", "-p", "1", "-r", "3"]);
+    cluster.wait_healthy();
+    cluster.node(3).kill();
+    let unwell = |cluster: &Cluster, args: &[&str]| {
+        let health = cluster.run(&[&["cluster", "health"], args].concat());
+        let said = String::from_utf8_lossy(&health.stdout).into_owned();
+        (health.status.code(), said)
+    };
+    let mut said = String::new();
+    wait_until("health says that a partition has no leader", || {
+        let (code, words) = unwell(&cluster, &[]);
+        said = words;
+        code == Some(1) && said.contains("without a leader: single/0")
+    });
+    assert!(
+        !said.contains("triple/0,") && !said.contains("leader: triple"),
+        "{said}"
+    );
+    let (code, said) = unwell(&cluster, &["--wait", "2s", "-o", "json"]);
+    assert_eq!(code, Some(1), "it gives up: {said}");
+    let health: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(health["healthy"], false);
+    assert_eq!(health["leaderless"], serde_json::json!(["single/0"]));
+
+    cluster.node(3).start();
+    let (code, said) = unwell(&cluster, &["--wait", "60s"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = unwell(&cluster, &[]);
+    assert_eq!(code, Some(0), "{said}");
 }

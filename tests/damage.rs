@@ -5,9 +5,13 @@
     reason = "tests drive real processes with real time"
 )]
 
+/// How the fault tests make a node's flushes fail: one owner of that library's layout.
+#[path = "../jepsen/src/faults/shim.rs"]
+#[allow(dead_code, reason = "one of its faults is enough here")]
+mod shim;
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -21,22 +25,42 @@ use support::{Cluster, alone, wait_until};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// The largest segment file of a topic's only partition on a node.
-fn segment(data_dir: &Path) -> PathBuf {
-    let mut largest = (0, PathBuf::new());
-    let mut dirs = vec![data_dir.join("partitions")];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(dir).expect("a directory").flatten() {
-            let meta = entry.metadata().expect("metadata");
-            let path = entry.path();
-            if meta.is_dir() {
-                dirs.push(path);
-            } else if path.extension().is_some_and(|e| e == "log") && meta.len() > largest.0 {
-                largest = (meta.len(), path);
-            }
+/// The files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
         }
     }
-    largest.1
+    found.sort();
+    found
+}
+
+/// The files of all partitions that are called so.
+fn of_partitions(data_dir: &Path, is_wanted: fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut found = files(&data_dir.join("partitions"));
+    found.retain(|path| is_wanted(&path.file_name().expect("a name").to_string_lossy()));
+    found
+}
+
+/// The largest segment file of a topic's only partition on a node.
+fn segment(data_dir: &Path) -> PathBuf {
+    let segments = of_partitions(data_dir, |name| name.ends_with(".log"));
+    let bytes = |path: &PathBuf| fs::metadata(path).expect("a segment").len();
+    segments.into_iter().max_by_key(bytes).expect("a segment")
+}
+
+/// Flips one bit of the byte at a place.
+fn flip_at(path: &Path, at: usize) {
+    let bytes = fs::read(path).expect("a file");
+    let file = fs::File::options().write(true).open(path);
+    file.expect("writable")
+        .write_at(&[bytes[at] ^ 1], at as u64)
+        .expect("written");
 }
 
 /// Flips one bit of the record that carries `needle`.
@@ -46,21 +70,7 @@ fn flip(path: &Path, needle: &str) {
         .windows(needle.len())
         .position(|window| window == needle.as_bytes())
         .expect("the record is in the segment");
-    let file = fs::File::options()
-        .write(true)
-        .open(path)
-        .expect("writable");
-    file.write_at(&[bytes[at] ^ 1], at as u64).expect("written");
-}
-
-fn produce(cluster: &Cluster, topic: &str, value: &str) {
-    wait_until("a record is acknowledged", || {
-        let leader = cluster.leader(topic, 0);
-        cluster
-            .wire(leader)
-            .produce((topic, 0), -1, ANSWER, &batch(None, &[value]))
-            .is_ok_and(|produced| produced.error == ErrorCode::None)
-    });
+    flip_at(path, at);
 }
 
 /// Has the node notice damage and make it good: it says so, counts it, refetches, and votes again.
@@ -83,35 +93,64 @@ fn flip_a_record(data_dir: &Path) {
 
 /// The file that holds the vote, the log's start and its end; any bit of it is under one checksum.
 fn flip_the_vote(data_dir: &Path) {
-    let mut dirs = vec![data_dir.join("partitions")];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(dir).expect("a directory").flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                dirs.push(path);
-            } else if path.file_name().is_some_and(|name| name == "state") {
-                let bytes = fs::read(&path).expect("a state file");
-                let length: [u8; 4] = bytes[12..16].try_into().expect("four bytes");
-                let at = u32::from_le_bytes(length) as usize / 2;
-                let file = fs::File::options().write(true).open(&path);
-                file.expect("writable")
-                    .write_at(&[bytes[at] ^ 1], at as u64)
-                    .expect("written");
-                return;
-            }
+    let states = of_partitions(data_dir, |name| name == "state");
+    let state = states.first().expect("a state file");
+    let bytes = fs::read(state).expect("a state file");
+    let length: [u8; 4] = bytes[12..16].try_into().expect("four bytes");
+    flip_at(state, u32::from_le_bytes(length) as usize / 2);
+}
+
+/// The oldest turn of each shard's journal, behind which others follow: not a torn tail.
+fn flip_the_journals(data_dir: &Path) {
+    const PAGE_BYTES: usize = 4096;
+    let number = |bytes: &[u8], at: usize| {
+        let field = bytes[at..at + 8].try_into().expect("eight bytes");
+        u64::from_le_bytes(field)
+    };
+    let mut oldest: BTreeMap<PathBuf, (u64, PathBuf)> = BTreeMap::new();
+    for path in files(&data_dir.join("journal")) {
+        let bytes = fs::read(&path).expect("a journal file");
+        // In use; and by its own number in order (docs/design/log-format.md, 11).
+        if bytes.starts_with(b"CRDYJRNL") && bytes[12] == 1 {
+            let turns = bytes.chunks(PAGE_BYTES).skip(1);
+            let turns = turns.filter(|page| page.starts_with(b"TURN")).count();
+            assert!(turns > 1, "{} has {turns} turns", path.display());
+            let shard = path.parent().expect("a shard's directory").to_owned();
+            let found = (number(&bytes, 24), path.clone());
+            let kept = oldest.entry(shard).or_insert_with(|| found.clone());
+            *kept = found.min(kept.clone());
         }
     }
-    panic!("no state file");
+    // A shard that holds nothing has not begun its own.
+    assert!(!oldest.is_empty(), "no journal is in use");
+    for (_, path) in oldest.values() {
+        flip_at(path, PAGE_BYTES + 60);
+    }
+}
+
+/// Each row of each index.
+fn flip_the_indices(data_dir: &Path) {
+    const ROW_BYTES: usize = 36;
+    let mut rows = 0;
+    for index in of_partitions(data_dir, |name| name.ends_with(".index")) {
+        let bytes = fs::metadata(&index).expect("an index").len();
+        for row in 0..usize::try_from(bytes).expect("small") / ROW_BYTES {
+            flip_at(&index, row * ROW_BYTES + 10);
+            rows += 1;
+        }
+    }
+    assert!(rows > 2, "{rows} rows");
+}
+
+fn flip_the_snapshot(data_dir: &Path) {
+    let snapshots = of_partitions(data_dir, |name| name == "snapshot");
+    flip_in(snapshots.first().expect("a snapshot"));
 }
 
 /// Flips a bit in the middle of a file.
 fn flip_in(path: &Path) {
-    let bytes = fs::read(path).expect("a file");
-    let at = bytes.len().min(80) / 2;
-    let file = fs::File::options().write(true).open(path);
-    file.expect("writable")
-        .write_at(&[bytes[at] ^ 1], at as u64)
-        .expect("written");
+    let bytes = fs::metadata(path).expect("a file").len();
+    flip_at(path, usize::try_from(bytes.min(80)).expect("small") / 2);
 }
 
 /// Flips a bit in each registration, the controller's too or alone.
@@ -143,77 +182,118 @@ fn flip_the_registrations_and_the_vote(data_dir: &Path) {
     flip_the_vote(data_dir);
 }
 
-fn check_damaged(extra: &[&str], stop: fn(&mut support::Node), damage: Damage) {
-    let mut cluster = Cluster::start_with(3, extra);
+/// A damage, and what it is done to.
+struct Case {
+    settings: &'static [&'static str],
+    /// Settings of the topic. One with settings does not keep every record.
+    configs: &'static [&'static str],
+    stop: fn(&mut support::Node),
+    damage: Damage,
+    /// Whether it costs a replica its vote; else it goes on at once with what it has.
+    costs_the_vote: bool,
+}
+
+/// Three nodes as they are set by default, one of them stopped in order.
+const DAMAGED: Case = Case {
+    settings: &[],
+    configs: &[],
+    stop: support::Node::terminate,
+    damage: |_| {},
+    costs_the_vote: true,
+};
+
+/// What a consumer reads; `None` if that took too long or was refused.
+async fn read_soon(cluster: &Cluster, topic: &str) -> Option<Vec<(i64, String)>> {
+    let client = client(&cluster.bootstrap()).await;
+    let mut reader = client
+        .read(topic)
+        .partition(0)
+        .from(corduroy_client::From::Earliest)
+        .until_high_watermark();
+    let mut found = Vec::new();
+    let read = async {
+        while let Some(batch) = reader.next().await {
+            for record in batch.ok()?.records() {
+                let value = String::from_utf8(record.value()?.to_vec()).ok()?;
+                found.push((record.offset(), value));
+            }
+        }
+        Some(())
+    };
+    tokio::time::timeout(ANSWER, read).await.ok()??;
+    Some(found)
+}
+
+fn check_damaged(case: Case) {
+    let mut cluster = Cluster::start_with(3, case.settings);
     let topic = "flipped";
-    cluster.create_topic(topic, 1, &[]);
+    cluster.create_topic(topic, 1, case.configs);
     let value = |n: i64| format!("record number {n:04} {}", "x".repeat(500));
     for n in 0..60 {
-        produce(&cluster, topic, &value(n));
+        cluster.produce(topic, &value(n));
     }
     let victim = cluster.leader(topic, 0) % 3 + 1;
-    stop(cluster.node(victim));
     let data_dir = cluster.node(victim).data_dir.clone();
-    damage(&data_dir);
+    let keeps_all = case.configs.is_empty();
+    wait_until("the log begins later, where records expire", || {
+        keeps_all || !of_partitions(&data_dir, |name| name == "snapshot").is_empty()
+    });
+    (case.stop)(cluster.node(victim));
+    (case.damage)(&data_dir);
     let log_before = cluster.node(victim).log().len();
     cluster.node(victim).start();
     for n in 60..70 {
-        produce(&cluster, topic, &value(n));
+        cluster.produce(topic, &value(n));
     }
     let expected: Vec<(i64, String)> = (0..70).map(|n| (n, value(n))).collect();
+    let check = |found: &[(i64, String)]| {
+        let from = usize::try_from(found[0].0).expect("an offset");
+        assert_eq!(
+            found,
+            &expected[from..],
+            "a consumer sees what was written, or nothing"
+        );
+        assert_eq!(from == 0, keeps_all, "the first is at {from}");
+    };
     // As leader it serves every record as it was written, whatever it takes to get there: either
     // the damage was met at the start and refetched, or the read meets it and another one leads.
     wait_until(
         "the node of the flipped bit leads and serves everything",
         || {
             cluster.wait_in_sync(topic, 0, 3);
-            let _retried = cluster.run(&[
-                "partition",
-                "lead",
-                &format!("{topic}/0"),
-                &victim.to_string(),
-            ]);
+            let place = format!("{topic}/0");
+            let _retried = cluster.run(&["partition", "lead", &place, &victim.to_string()]);
             let leads = || {
-                cluster
-                    .partition(topic, 0)
-                    .is_some_and(|found| found.leader == victim)
+                let found = cluster.partition(topic, 0);
+                found.is_some_and(|found| found.leader == victim)
             };
             if !leads() {
                 return false;
             }
-            let found = block_on(async {
-                let client = client(&cluster.bootstrap()).await;
-                let mut reader = client
-                    .read(topic)
-                    .partition(0)
-                    .from(corduroy_client::From::Earliest)
-                    .until_high_watermark();
-                let mut found = Vec::new();
-                let read = async {
-                    while let Some(batch) = reader.next().await {
-                        for record in batch.ok()?.records() {
-                            let value = String::from_utf8(record.value()?.to_vec()).ok()?;
-                            found.push((record.offset(), value));
-                        }
-                    }
-                    Some(())
-                };
-                match tokio::time::timeout(ANSWER, read).await {
-                    Ok(Some(())) => Some(found),
-                    _ => None,
-                }
-            });
-            let Some(found) = found else { return false };
-            assert_eq!(
-                found, expected,
-                "a consumer sees what was written, or nothing"
-            );
+            let Some(found) = block_on(read_soon(&cluster, topic)) else {
+                return false;
+            };
+            check(&found);
             leads()
         },
     );
-    wait_refetched(&cluster, victim, log_before);
+    if case.costs_the_vote {
+        wait_refetched(&cluster, victim, log_before);
+    } else {
+        let log = cluster.at(victim).log();
+        assert!(log[log_before..].contains("rebuilt from its segment"));
+        assert!(!log[log_before..].contains("neither votes nor leads"));
+    }
     // Not only in memory: the node's own files are whole again.
     cluster.node(victim).terminate();
+    assert_sound(&data_dir);
+    check(&block_on(async {
+        read_all(&client(&cluster.bootstrap()).await, topic, 0).await
+    }));
+}
+
+/// What the command says that looks at every file.
+fn assert_sound(data_dir: &Path) {
     let dump = Command::new(support::corduroy())
         .args(["debug", "log-dump", &data_dir.to_string_lossy(), "--verify"])
         .output()
@@ -224,48 +304,86 @@ fn check_damaged(extra: &[&str], stop: fn(&mut support::Node), damage: Damage) {
         String::from_utf8_lossy(&dump.stdout),
         String::from_utf8_lossy(&dump.stderr)
     );
-    let others = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
-    assert_eq!(others, expected);
 }
 
 #[test]
 fn a_flipped_bit_after_kill_9_is_refetched() {
     let _alone = alone();
     // By reference: the journal does not hold the bytes a second time.
-    check_damaged(
-        &["--set", "storage.inline.bytes.max=1"],
-        support::Node::kill,
-        flip_a_record,
-    );
+    check_damaged(Case {
+        settings: &["--set", "storage.inline.bytes.max=1"],
+        stop: support::Node::kill,
+        damage: flip_a_record,
+        ..DAMAGED
+    });
 }
 
 #[test]
 fn a_flipped_bit_after_a_clean_stop_is_refetched() {
     let _alone = alone();
-    check_damaged(&[], support::Node::terminate, flip_a_record);
+    check_damaged(Case {
+        damage: flip_a_record,
+        ..DAMAGED
+    });
 }
 
 #[test]
 fn a_flipped_bit_beside_the_vote_is_refetched() {
     let _alone = alone();
-    check_damaged(&[], support::Node::terminate, flip_the_vote);
+    check_damaged(Case {
+        damage: flip_the_vote,
+        ..DAMAGED
+    });
+}
+
+/// The shard's replicas, and the controller's, cannot know what they have promised.
+#[test]
+fn a_flipped_bit_in_the_journals_is_refetched() {
+    let _alone = alone();
+    check_damaged(Case {
+        stop: support::Node::kill,
+        damage: flip_the_journals,
+        ..DAMAGED
+    });
+}
+
+/// An index holds nothing that its segment does not.
+#[test]
+fn damaged_indices_are_rebuilt_and_cost_no_vote() {
+    let _alone = alone();
+    check_damaged(Case {
+        damage: flip_the_indices,
+        costs_the_vote: false,
+        ..DAMAGED
+    });
+}
+
+#[test]
+fn a_flipped_bit_in_a_snapshot_is_refetched() {
+    let _alone = alone();
+    check_damaged(Case {
+        settings: &["--set", "log.retention.check.interval.ms=200"],
+        configs: &["segment.bytes=16384", "retention.bytes=16384"],
+        damage: flip_the_snapshot,
+        ..DAMAGED
+    });
 }
 
 #[test]
 fn a_replica_that_nothing_identifies_is_refetched() {
     let _alone = alone();
-    check_damaged(
-        &[],
-        support::Node::kill,
-        flip_the_registrations_and_the_vote,
-    );
+    check_damaged(Case {
+        stop: support::Node::kill,
+        damage: flip_the_registrations_and_the_vote,
+        ..DAMAGED
+    });
 }
 
 /// The same where one of the two is gone: it is not taken for a new replica.
 #[test]
 fn a_lost_registration_beside_a_damaged_vote_is_refetched() {
     let _alone = alone();
-    check_damaged(&[], support::Node::kill, |data_dir| {
+    let damage: Damage = |data_dir| {
         let registry = fs::read_dir(data_dir.join("registry")).expect("a directory");
         let paths = registry.map(|entry| entry.expect("an entry").path());
         let is_partitions = |path: &PathBuf| {
@@ -278,6 +396,11 @@ fn a_lost_registration_beside_a_damaged_vote_is_refetched() {
             fs::remove_file(path).expect("removed");
         }
         flip_the_vote(data_dir);
+    };
+    check_damaged(Case {
+        stop: support::Node::kill,
+        damage,
+        ..DAMAGED
     });
 }
 
@@ -288,12 +411,9 @@ fn a_damaged_replica_is_shown_and_waits_for_the_voter_that_may_know_more() {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
     cluster.create_topic("shown", 1, &[]);
-    produce(&cluster, "shown", "before");
+    cluster.produce("shown", "before");
     cluster.wait_in_sync("shown", 0, 3);
-    wait_until("node 1 leads", || {
-        let _retried = cluster.run(&["partition", "lead", "shown/0", "1"]);
-        cluster.leader("shown", 0) == 1
-    });
+    cluster.lead("shown", 0, 1);
     for node in [2, 3] {
         cluster.node(node).terminate();
     }
@@ -333,7 +453,7 @@ fn damaged_registrations_are_written_again() {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
     cluster.create_topic("kept", 2, &[]);
-    produce(&cluster, "kept", "before");
+    cluster.produce("kept", "before");
     for damage in [flip_the_registrations as Damage, |data_dir| {
         flip_registrations(data_dir, is_controllers)
     }] {
@@ -354,6 +474,19 @@ fn damaged_registrations_are_written_again() {
     }
 }
 
+/// With node 3 gone, nothing is decided without node 2.
+fn check_its_vote_counts(cluster: &mut Cluster) {
+    cluster.node(3).kill();
+    // Another topic each time: one that was placed before anybody knew of the death waits for it.
+    let mut attempts = 0;
+    wait_until("two nodes decide", || {
+        attempts += 1;
+        let topic = format!("decided-{attempts}");
+        let create = ["topic", "create", &topic, "-p", "1", "-r", "2"];
+        cluster.run(&create).status.success()
+    });
+}
+
 /// The controller's replica is one like any other: what its node lost of it comes from the leader.
 fn check_controller_damaged(damage: Damage) {
     let mut cluster = Cluster::start(3);
@@ -370,15 +503,7 @@ fn check_controller_damaged(damage: Damage) {
         cluster.nodes[1].log()[from..].contains("this replica may vote again")
     });
     assert!(cluster.nodes[1].partition("third", 0).is_some());
-    // Without it nothing is decided.
-    cluster.node(3).kill();
-    let mut attempts = 0;
-    wait_until("two nodes decide", || {
-        attempts += 1;
-        let topic = format!("fourth-{attempts}");
-        let create = ["topic", "create", &topic, "-p", "1", "-r", "2"];
-        cluster.run(&create).status.success()
-    });
+    check_its_vote_counts(&mut cluster);
 }
 
 #[test]
@@ -418,43 +543,16 @@ fn a_flipped_bit_in_the_controllers_log_is_refetched() {
     flip(&controller_segment(&data_dir), "second");
     cluster.node(2).start();
     cluster.node(2).wait_ready();
-    // It has the whole history again, as its own files say, and its vote counts: with node 3 gone,
-    // nothing is decided without it.
+    // It has the whole history again, as its own files say, and its vote counts.
     wait_until("node 2 has what it lost", || {
         cluster.nodes[1].partition("third", 0).is_some()
     });
     cluster.create_topic("fourth", 1, &[]);
     cluster.node(2).terminate();
-    let dump = Command::new(support::corduroy())
-        .args(["debug", "log-dump", &data_dir.to_string_lossy(), "--verify"])
-        .output()
-        .expect("it runs");
-    assert!(
-        dump.status.success(),
-        "{}",
-        String::from_utf8_lossy(&dump.stdout)
-    );
+    assert_sound(&data_dir);
     cluster.node(2).start();
     cluster.node(2).wait_ready();
-    cluster.node(3).kill();
-    // Another topic each time: one that was placed before anybody knew of the death waits for it.
-    let mut attempts = 0;
-    wait_until("two nodes decide", || {
-        attempts += 1;
-        let topic = format!("fifth-{attempts}");
-        cluster
-            .run(&[
-                "topic",
-                "create",
-                &topic,
-                "--partitions",
-                "1",
-                "--replication",
-                "2",
-            ])
-            .status
-            .success()
-    });
+    check_its_vote_counts(&mut cluster);
 }
 
 #[test]
@@ -482,286 +580,61 @@ fn damage_in_the_only_copy_of_the_controllers_log_is_said_and_cut_by_nobody() {
     }
 }
 
-/// A tmpfs that goes away with its owner.
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    fn mount(dir: &Path, bytes: u64) -> Option<Tmpfs> {
-        fs::create_dir_all(dir).expect("a directory");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"])
-            .arg(dir)
-            .output()
-            .is_ok_and(|output| output.status.success());
-        mounted.then(|| Tmpfs(dir.to_owned()))
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-/// Settings of a node whose disk has 64 MiB.
-const SMALL_DISK: [&str; 10] = [
-    "--set",
-    "storage.journal.file.bytes=1048576",
-    "--set",
-    "storage.journal.files.max=4",
-    "--set",
-    "storage.reserve.bytes=1048576",
-    "--set",
-    "storage.disk.critical.bytes=4194304",
-    "--set",
-    "storage.disk.low.bytes=8388608",
-];
-
-/// Fills the disk of `dir` with `filler` until so many bytes are left.
-fn fill(dir: &Path, filler: &Path, left: u64) {
-    let output = Command::new("df")
-        .args(["--output=avail", "-B1"])
-        .arg(dir)
-        .output();
-    let text = String::from_utf8(output.expect("df").stdout).expect("UTF-8");
-    let free: u64 = text
-        .lines()
-        .nth(1)
-        .expect("a line")
-        .trim()
-        .parse()
-        .expect("a number");
-    let size = usize::try_from(free.saturating_sub(left)).expect("small");
-    fs::write(filler, vec![1u8; size]).expect("it fits");
-}
-
+/// After it the page cache may claim to be clean while the disk is not: nothing is tried again.
 #[test]
-fn a_full_disk_of_one_follower_stops_nobody_else() {
+fn a_failed_flush_ends_the_replicas_of_its_disk_until_a_restart() {
     let _alone = alone();
-    let mut sets = SMALL_DISK.to_vec();
-    sets.extend(["--set", "replica.lag.time.max.ms=1000"]);
-    let mut cluster = Cluster::plan(3, &sets);
-    let data_dir = cluster.nodes[2].data_dir.clone();
-    let Some(_tmpfs) = Tmpfs::mount(&data_dir, 64 << 20) else {
-        eprintln!("skipped: mounting a tmpfs needs root");
-        return;
-    };
+    let mut cluster = Cluster::plan(3, &["--set", "storage.inline.bytes.max=1"]);
+    let scratch = cluster.scratch().to_owned();
+    let library = shim::build(&scratch).expect("a C compiler");
+    let disk = shim::Control::make(scratch.join("faults")).expect("a file");
+    cluster.nodes[0].variables = vec![
+        ("LD_PRELOAD", library.into()),
+        (shim::VARIABLE, disk.path().into()),
+    ];
     for node in &mut cluster.nodes {
         node.start();
     }
     cluster.wait_healthy();
-    let topic = "one-full";
-    cluster.create_topic(topic, 1, &["min.insync.replicas=2"]);
-    let place = format!("{topic}/0");
-    wait_until("node 1 leads", || {
-        let _retried = cluster.run(&["partition", "lead", &place, "1"]);
-        cluster.leader(topic, 0) == 1
-    });
-    produce(&cluster, topic, "before");
-
-    let filler = data_dir.join("somebody-elses-file");
-    fill(&data_dir, &filler, 64 << 10);
-    let big = "b".repeat(60_000);
-    let mut wire = cluster.wire(1);
-    let mut acked: Vec<(i64, String)> = Vec::new();
-    let mut is_full = false;
-    wait_until("the full node says that it is full", || {
-        let produced = wire
-            .produce((topic, 0), -1, ANSWER, &batch(None, &[&big]))
-            .expect("answered");
-        assert_eq!(
-            produced.error,
-            ErrorCode::None,
-            "the other two go on, after {} records",
-            acked.len()
-        );
-        acked.push((produced.base_offset, big.clone()));
-        let metric = cluster.nodes[2].metric("corduroy_storage_disk_full");
-        is_full |= metric == Some(1.0);
-        let fallen_behind = cluster
-            .partition(topic, 0)
-            .is_some_and(|found| found.isr == [1, 2] || found.isr == [2, 1]);
-        is_full && fallen_behind
-    });
-    assert!(
-        cluster.nodes[2].log().contains("the disk is getting full"),
-        "and its log says so"
-    );
-    assert_eq!(cluster.leader(topic, 0), 1, "nobody had to take over");
-
-    fs::remove_file(&filler).expect("removed");
-    cluster.wait_in_sync(topic, 0, 3);
-    // What it missed is there: it leads, and reads all of it back.
-    wait_until("node 3 leads", || {
-        let _retried = cluster.run(&["partition", "lead", &place, "3"]);
-        cluster.leader(topic, 0) == 3
-    });
-    let found = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
-    assert_eq!(found[0], (0, "before".to_owned()));
-    assert_eq!(found[1..], acked);
-    cluster.nodes[2].kill();
-}
-
-/// Others have room: they lead, and the producer goes on after a refusal or two.
-#[test]
-fn a_leader_with_a_full_disk_hands_over_to_a_replica_with_room() {
-    let _alone = alone();
-    let mut cluster = Cluster::plan(3, &SMALL_DISK);
-    let data_dir = cluster.nodes[2].data_dir.clone();
-    let Some(_tmpfs) = Tmpfs::mount(&data_dir, 64 << 20) else {
-        eprintln!("skipped: mounting a tmpfs needs root");
-        return;
-    };
-    for node in &mut cluster.nodes {
-        node.start();
-    }
-    cluster.wait_healthy();
-    let topic = "handed-over";
-    cluster.create_topic(topic, 4, &["min.insync.replicas=2"]);
-    let lead_all = |cluster: &Cluster| {
-        for partition in 0..4 {
-            wait_until("node 3 leads", || {
-                let place = format!("{topic}/{partition}");
-                let _retried = cluster.run(&["partition", "lead", &place, "3"]);
-                cluster.leader(topic, partition) == 3
-            });
-        }
-    };
-    lead_all(&cluster);
-    produce(&cluster, topic, "before");
-    // Nearly full: its own journal and its votes still have their reserve.
-    let filler = data_dir.join("somebody-elses-file");
-    fill(&data_dir, &filler, 3 << 20);
-    let mut acked = Vec::new();
-    for partition in 0..4i32 {
-        let mut refusals = BTreeSet::new();
-        wait_until("somebody with room leads and takes records", || {
-            let leader = cluster.leader(topic, usize::try_from(partition).expect("small"));
-            let sent = batch(None, &["after"]);
-            let answer = cluster
-                .wire(leader)
-                .produce((topic, partition), -1, ANSWER, &sent);
-            match answer.expect("answered").error {
-                ErrorCode::None if leader != 3 => {
-                    acked.push(partition);
-                    return true;
-                }
-                // Before it has noticed that it is full.
-                ErrorCode::None => {}
-                error => drop(refusals.insert(format!("{error:?}"))),
-            }
-            false
-        });
-        let told = [
-            "KafkaStorageError",
-            "NotLeaderOrFollower",
-            "NotEnoughReplicas",
-        ];
-        assert!(
-            refusals.iter().all(|said| told.contains(&said.as_str())),
-            "{refusals:?}"
-        );
-    }
-    assert_eq!(acked, [0, 1, 2, 3]);
-    let log = cluster.nodes[2].log();
-    assert!(log.contains("others with room lead instead"), "it says why");
-    // It has room again: it takes a leadership when it is given one, and has everything.
-    fs::remove_file(&filler).expect("removed");
-    for partition in 0..4 {
-        cluster.wait_in_sync(topic, partition, 3);
-    }
-    wait_until("it knows that it has room", || {
-        cluster.nodes[2].metric("corduroy_storage_disk_full") == Some(0.0)
-    });
-    lead_all(&cluster);
-    let found = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
-    assert_eq!(found[0], (0, "before".to_owned()));
-    assert!(found[1..].iter().any(|(_, value)| value == "after"));
-    cluster.nodes[2].kill();
-}
-
-#[test]
-fn a_full_disk_refuses_produce_and_recovers_without_a_restart() {
-    let _alone = alone();
-    let mut cluster = Cluster::plan(1, &SMALL_DISK);
-    let data_dir = cluster.nodes[0].data_dir.clone();
-    let Some(_tmpfs) = Tmpfs::mount(&data_dir, 64 << 20) else {
-        eprintln!("skipped: mounting a tmpfs needs root");
-        return;
-    };
-    cluster.nodes[0].start();
-    cluster.wait_healthy();
-    let topic = "full";
+    let topic = "unflushed";
     cluster.create_topic(topic, 1, &[]);
-    produce(&cluster, topic, "before");
+    cluster.lead(topic, 0, 1);
+    let mut acked = vec![(cluster.produce(topic, "before"), "before".to_owned())];
 
-    let filler = data_dir.join("somebody-elses-file");
-    let big = "b".repeat(60_000);
-    let (mut acked, mut after) = (0, Vec::new());
-    // First nearly full: every write still fits, and none comes to tell when there is room again.
-    // Then full: a write meets the end of the disk.
-    for left in [2 << 20, 64 << 10] {
-        fill(&data_dir, &filler, left);
-        let mut wire = cluster.wire(1);
-        wait_until("produce is refused by name", || {
-            let produced = wire
-                .produce(
-                    (topic, 0),
-                    -1,
-                    Duration::from_secs(3),
-                    &batch(None, &[&big]),
-                )
-                .expect("the node lives and answers");
-            match produced.error {
-                ErrorCode::None => acked += 1,
-                // The one that met the end of the disk; it may be there or not.
-                ErrorCode::RequestTimedOut | ErrorCode::NotLeaderOrFollower => {}
-                other => assert_eq!(other, ErrorCode::KafkaStorageError),
-            }
-            produced.error == ErrorCode::KafkaStorageError
+    disk.break_flushes().expect("written");
+    acked.push((cluster.produce(topic, "after"), "after".to_owned()));
+    assert!(disk.hits() > 0, "a flush failed");
+    let leader = cluster.leader(topic, 0);
+    assert_ne!(leader, 1, "a leader that cannot flush leads no more");
+    wait_until("it says so", || {
+        let failed = cluster.at(1).metric("corduroy_storage_failed");
+        let health = cluster.at(1).admin_get("/health/cluster");
+        let shown = health.is_some_and(|(status, body)| {
+            status == 503 && body.contains("the disk failed") && body.contains("(unflushed/0)")
         });
-        eprintln!("{left} bytes left: {acked} records fitted so far");
-        assert!(
-            cluster.nodes[0]
-                .metric("corduroy_storage_disk_free_bytes")
-                .is_some(),
-            "it lives"
-        );
-        let seen = wire
-            .fetch(topic, 0, 0, Duration::from_secs(1))
-            .expect("reads are served");
-        assert_eq!(seen.error, ErrorCode::None, "reads are served");
+        failed == Some(1.0) && shown
+    });
 
-        fs::remove_file(&filler).expect("removed");
-        wait_until("produce is taken again without a restart", || {
-            let produced = cluster.wire(1).produce(
-                (topic, 0),
-                -1,
-                Duration::from_secs(3),
-                &batch(None, &["after"]),
-            );
-            match produced {
-                Ok(produced) if produced.error == ErrorCode::None => {
-                    after.push((produced.base_offset, "after".to_owned()));
-                    true
-                }
-                _ => false,
-            }
-        });
-    }
-    let read = |cluster: &Cluster| {
-        block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await })
-    };
-    let found = read(&cluster);
-    assert_eq!(found[0], (0, "before".to_owned()));
-    for record in &after {
+    // The disk works again. That proves nothing: the node helps nobody to a majority.
+    disk.mend_disk().expect("written");
+    let follower = 5 - leader;
+    cluster.node(leader).kill();
+    let mut wire = cluster.wire(follower);
+    let refused = wire.produce((topic, 0), -1, ANSWER, &batch(None, &["alone"]));
+    let refused = refused.expect("answered").error;
+    assert_ne!(refused, ErrorCode::None, "its vote or its copy counted");
+    let failed = cluster.at(1).metric("corduroy_storage_failed");
+    assert_eq!(failed, Some(1.0), "it does not recover within the process");
+
+    // A restart accepts what is durable, and has a vote again.
+    cluster.node(1).kill();
+    cluster.node(1).start();
+    acked.push((cluster.produce(topic, "restarted"), "restarted".to_owned()));
+    cluster.node(leader).start();
+    cluster.wait_in_sync(topic, 0, 3);
+    cluster.lead(topic, 0, 1);
+    let found = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
+    for record in &acked {
         assert!(found.contains(record), "{record:?} was acknowledged");
     }
-    assert!(found.iter().filter(|(_, value)| *value == big).count() >= acked);
-    cluster.nodes[0].kill();
-    cluster.nodes[0].start();
-    cluster.wait_healthy();
-    cluster.leader(topic, 0);
-    assert_eq!(read(&cluster), found, "the same after kill -9");
-    cluster.nodes[0].kill();
 }

@@ -123,3 +123,48 @@ fn a_fourth_node_knows_the_leaders_at_once_and_leaves_at_once() {
     assert_eq!(listed_ids(&cluster), [1, 2, 3]);
     cluster.must(&["topic", "create", "after", "-p", "1", "-r", "3"]);
 }
+
+/// Whoever comes without an id is given one that nobody has had, and keeps it.
+#[test]
+fn nodes_without_an_id_are_given_new_ones_for_good() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let newcomers = [cluster.add_node(), cluster.add_node()];
+    for id in newcomers {
+        cluster.node(id).claims_id = false;
+        cluster.node(id).start();
+    }
+    // Its own word, and Metadata's: the id that stands beside its address.
+    let given = |cluster: &Cluster, id: i32| {
+        let node = cluster.at(id);
+        node.wait_ready();
+        let mut found = None;
+        wait_until("everybody lists it", || {
+            let address = node.kafka.to_string();
+            let nodes = listed(cluster);
+            let row = nodes.iter().find(|row| row["address"] == address.as_str());
+            found = row.and_then(|row| row["node"].as_i64());
+            found.is_some()
+        });
+        let found = i32::try_from(found.expect("an id")).expect("small");
+        let mut brokers = Vec::new();
+        wait_until("Metadata has it", || {
+            let mut wire = Wire::connect(node.kafka);
+            (brokers, _, _) = wire.metadata("any").expect("answered");
+            brokers.contains(&found)
+        });
+        let line = format!("node {found}, is serving");
+        assert!(node.log().contains(&line), "it says so itself");
+        found
+    };
+    let ids = newcomers.map(|id| given(&cluster, id));
+    assert_ne!(ids[0], ids[1]);
+    assert!(ids.iter().all(|id| *id > 3), "{ids:?}");
+    cluster.node(newcomers[0]).kill();
+    cluster.node(newcomers[1]).terminate();
+    for (id, before) in newcomers.into_iter().zip(ids) {
+        cluster.node(id).start();
+        assert_eq!(given(&cluster, id), before, "after a restart");
+    }
+    assert_eq!(listed_ids(&cluster).len(), 5);
+}

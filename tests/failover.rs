@@ -20,25 +20,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// DESIGN.md 5.5 says 3 s from the loss of the majority; a loaded machine may take longer.
 const ISOLATED_MAX: Duration = Duration::from_secs(10);
 
-/// Sends one record to whoever leads, until it is taken.
-fn produce_all(cluster: &Cluster, topic: &str, value: &str) -> i64 {
-    let mut offset = -1;
-    wait_until(&format!("{value:?} is committed"), || {
-        let leader = cluster.leader(topic, 0);
-        let answer = cluster
-            .wire(leader)
-            .produce((topic, 0), -1, ANSWER, &batch(None, &[value]));
-        match answer {
-            Ok(produced) if produced.error == ErrorCode::None => {
-                offset = produced.base_offset;
-                true
-            }
-            _ => false,
-        }
-    });
-    offset
-}
-
 #[test]
 fn the_committed_survive_and_what_only_the_leader_held_vanishes() {
     let _alone = alone();
@@ -46,7 +27,7 @@ fn the_committed_survive_and_what_only_the_leader_held_vanishes() {
     let topic = "textbook";
     cluster.create_topic(topic, 1, &[]);
     for n in 0..5 {
-        assert_eq!(produce_all(&cluster, topic, &format!("committed {n}")), n);
+        assert_eq!(cluster.produce(topic, &format!("committed {n}")), n);
     }
     let leader = cluster.leader(topic, 0);
     let mut wire = cluster.wire(leader);
@@ -100,7 +81,7 @@ fn the_committed_survive_and_what_only_the_leader_held_vanishes() {
     let successor = cluster.leader(topic, 0);
     assert_ne!(successor, leader);
     assert_eq!(
-        produce_all(&cluster, topic, "after"),
+        cluster.produce(topic, "after"),
         5,
         "the vanished records' offsets are free"
     );
@@ -115,24 +96,8 @@ fn the_committed_survive_and_what_only_the_leader_held_vanishes() {
     // The old leader comes back, cuts what it held alone, and agrees: also when it leads again.
     cluster.node(leader).start();
     cluster.wait_in_sync(topic, 0, 3);
-    lead(&cluster, topic, leader);
+    cluster.lead(topic, 0, leader);
     assert_eq!(read(), expected, "as the old leader tells it");
-}
-
-/// Moves the leadership, and waits until the node leads.
-fn lead(cluster: &Cluster, topic: &str, node: i32) {
-    wait_until(&format!("node {node} leads {topic}/0"), || {
-        let _retried = cluster.run(&[
-            "partition",
-            "lead",
-            &format!("{topic}/0"),
-            &node.to_string(),
-        ]);
-        cluster
-            .partition(topic, 0)
-            .is_some_and(|found| found.leader == node)
-    });
-    assert_eq!(cluster.leader(topic, 0), node);
 }
 
 #[test]
@@ -141,7 +106,7 @@ fn an_isolated_leader_refuses_and_stops_naming_itself() {
     let mut cluster = Cluster::start(3);
     let topic = "isolated";
     cluster.create_topic(topic, 1, &["min.insync.replicas=2"]);
-    produce_all(&cluster, topic, "before");
+    cluster.produce(topic, "before");
     let leader = cluster.leader(topic, 0);
     let mut wire = cluster.wire(leader);
     let lost = Instant::now();
@@ -191,7 +156,7 @@ fn an_isolated_leader_refuses_and_stops_naming_itself() {
     for id in (1..=3).filter(|id| *id != leader) {
         cluster.node(id).resume();
     }
-    let offset = produce_all(&cluster, topic, "after");
+    let offset = cluster.produce(topic, "after");
     let found = block_on(async { read_all(&client(&cluster.bootstrap()).await, topic, 0).await });
     assert_eq!(found.last(), Some(&(offset, "after".to_owned())));
     assert_eq!(found[0].1, "before");
@@ -217,7 +182,7 @@ fn min_insync_replicas_against_living_replicas() {
     }
     let survivor = cluster.leader(&topic(1), 0);
     for min in 2..=3 {
-        lead(&cluster, &topic(min), survivor);
+        cluster.lead(&topic(min), 0, survivor);
     }
     let mut wire = cluster.wire(survivor);
     let mut counts = [0i64; 4];
@@ -320,7 +285,7 @@ fn a_follower_that_stands_still_leaves_by_the_setting_as_it_is_now() {
     cluster.configure(&[(lag, "600000")]);
     let topic = "lagging";
     cluster.create_topic(topic, 1, &["min.insync.replicas=2"]);
-    produce_all(&cluster, topic, "first");
+    cluster.produce(topic, "first");
     let leader = cluster.leader(topic, 0);
     let status = cluster.must(&["cluster", "status", "-o", "json"]);
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
@@ -367,7 +332,7 @@ fn the_latest_offset_never_falls_behind_an_ack() {
     cluster.create_topic(topic, 1, &[]);
     for round in 0..rounds() {
         let acked = (0..20)
-            .map(|n| produce_all(&cluster, topic, &format!("{round}.{n}")))
+            .map(|n| cluster.produce(topic, &format!("{round}.{n}")))
             .max();
         let acked = acked.expect("twenty");
         let old = cluster.leader(topic, 0);
@@ -375,7 +340,7 @@ fn the_latest_offset_never_falls_behind_an_ack() {
         if killed {
             cluster.node(old).kill();
         } else {
-            lead(&cluster, topic, old % 3 + 1);
+            cluster.lead(topic, 0, old % 3 + 1);
         }
         // The first answer of whoever leads now is the one that counts.
         wait_until("somebody else leads and says where the log ends", || {
@@ -412,7 +377,7 @@ fn a_broker_that_has_just_died_stays_listed_and_leads_nothing() {
     let mut cluster = Cluster::start(3);
     let topic = "listed";
     cluster.create_topic(topic, 1, &[]);
-    assert_eq!(produce_all(&cluster, topic, "before"), 0);
+    assert_eq!(cluster.produce(topic, "before"), 0);
     let leader = cluster.leader(topic, 0);
     let survivor = (1..=3).find(|id| *id != leader).expect("three nodes");
     let mut asking = cluster.wire(survivor);

@@ -296,15 +296,6 @@ fn coordinator(cluster: &Cluster) -> Wire {
     cluster.wire(cluster.leader("__consumer_offsets", 0))
 }
 
-/// Moves the coordinator of all groups.
-fn lead(cluster: &Cluster, node: i32) {
-    wait_until(&format!("node {node} coordinates"), || {
-        let place = "__consumer_offsets/0";
-        let _retried = cluster.run(&["partition", "lead", place, &node.to_string()]);
-        cluster.leader("__consumer_offsets", 0) == node
-    });
-}
-
 #[test]
 fn expired_offsets_are_gone_on_every_replica_and_stay_away() {
     let _alone = alone();
@@ -344,7 +335,7 @@ fn expired_offsets_are_gone_on_every_replica_and_stay_away() {
         assert_eq!(committed(cluster, "brief", (TOPIC, 1)).0, 6, "{when}");
     };
     for id in 1..=3 {
-        lead(&cluster, id);
+        cluster.lead("__consumer_offsets", 0, id);
         check(&cluster, &format!("as node {id} has it"));
     }
     restart(&mut cluster);

@@ -8,6 +8,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use corduroy_protocol::ErrorCode;
@@ -180,7 +181,7 @@ fn a_producer_without_a_record_for_a_day_is_forgotten_and_a_younger_one_is_not()
     assert_eq!(gap.error, ErrorCode::OutOfOrderSequenceNumber);
     // Every replica has followed the decision: another leader judges alike.
     let next = cluster.leader(topic, 0) % 3 + 1;
-    lead(&cluster, topic, next);
+    cluster.lead(topic, 0, next);
     let again = send(&cluster, topic, &aged(old, 0, hour));
     assert_eq!(again.error, ErrorCode::OutOfOrderSequenceNumber);
     let gap = send(&cluster, topic, &aged(young, 50, hour));
@@ -231,7 +232,7 @@ fn a_replica_behind_the_purge_point_is_rebuilt_with_the_producers_windows() {
 
     cluster.node(behind).start();
     cluster.wait_in_sync(topic, 0, 3);
-    lead(&cluster, topic, behind);
+    cluster.lead(topic, 0, behind);
     for (batch, offset) in &sent {
         let again = send(&cluster, topic, batch);
         assert_eq!(
@@ -274,21 +275,6 @@ fn a_replica_behind_the_purge_point_is_rebuilt_with_the_producers_windows() {
     );
 }
 
-fn lead(cluster: &Cluster, topic: &str, node: i32) {
-    wait_until(&format!("node {node} leads {topic}/0"), || {
-        let _retried = cluster.run(&[
-            "partition",
-            "lead",
-            &format!("{topic}/0"),
-            &node.to_string(),
-        ]);
-        cluster
-            .partition(topic, 0)
-            .is_some_and(|found| found.leader == node)
-    });
-    assert_eq!(cluster.leader(topic, 0), node);
-}
-
 /// Safety law 14: a leader that cannot confirm its leadership calls no sequence wrong. Its table may
 /// be the one that is wrong, and a client that believes it sends its records again under a new epoch.
 #[test]
@@ -319,4 +305,39 @@ fn a_leader_without_its_majority_says_that_it_does_not_lead_and_not_that_a_seque
         ErrorCode::OutOfOrderSequenceNumber,
         "confirmed by a majority"
     );
+}
+
+/// Blocks of ids are durable before an id of them is given: kill -9 of everybody gives none twice.
+#[test]
+fn no_producer_id_is_given_twice_whatever_is_killed() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    let mut given = BTreeSet::new();
+    for round in 0..3 {
+        for id in 1..=3 {
+            let mut wire = cluster.wire(id);
+            for _ in 0..5 {
+                // A node that has only just started may not have reached the controller.
+                wait_until("a producer gets an id", || {
+                    let Ok(Some((producer, epoch))) = wire.try_producer_id() else {
+                        return false;
+                    };
+                    assert_eq!(epoch, ProducerEpoch::new(0));
+                    assert!(given.insert(producer), "{producer:?} again, round {round}");
+                    true
+                });
+            }
+        }
+        for id in 1..=3 {
+            cluster.node(id).kill();
+        }
+        for id in 1..=3 {
+            cluster.node(id).start();
+        }
+        cluster.wait_healthy();
+        for id in 1..=3 {
+            cluster.node(id).wait_ready();
+        }
+    }
+    assert_eq!(given.len(), 45);
 }

@@ -22,8 +22,11 @@ use corduroy_env::{
     WriteHalf,
 };
 use corduroy_protocol::messages::create_topics_request::CreatableTopic;
-use corduroy_protocol::messages::{CreateTopicsRequest, DeleteTopicsRequest, TopicName};
-use corduroy_protocol::{Request, StrBytes, encode_request};
+use corduroy_protocol::messages::metadata_request::MetadataRequestTopic;
+use corduroy_protocol::messages::{
+    CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest, TopicName,
+};
+use corduroy_protocol::{Request, Response, StrBytes, decode_response, encode_request};
 use corduroy_storage::{Disk, SimDisk};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::mpsc;
@@ -192,6 +195,36 @@ async fn ask(
     (write, reader)
 }
 
+/// Sends a request to a node; what it says.
+async fn call(machine: &Machine, node: u16, version: i16, request: &Request) -> Response {
+    let stream = machine.connect(address(node, 9092)).await;
+    let (mut read, mut write) = stream.expect("it listens").into_split();
+    let frame = encode_request(request.key(), version, 1, Some("test"), request);
+    let frame = frame.expect("the request can be encoded");
+    write.write_all(&frame).await.expect("sent");
+    let length = read.read_u32().await.expect("an answer");
+    let mut answer = vec![0; length as usize];
+    read.read_exact(&mut answer).await.expect("an answer");
+    let (_, response) = decode_response(request.key(), version, answer.into()).expect("an answer");
+    response
+}
+
+/// How many partitions of a topic have a leader in what a node says.
+async fn led(machine: &Machine, node: u16, topic: &TopicName) -> usize {
+    let topic = MetadataRequestTopic::default().with_name(Some(topic.clone()));
+    let request = MetadataRequest::default()
+        .with_topics(Some(vec![topic]))
+        .with_allow_auto_topic_creation(false);
+    let Response::Metadata(answer) = call(machine, node, 9, &Request::Metadata(request)).await
+    else {
+        panic!("not an answer to Metadata");
+    };
+    let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
+    partitions
+        .filter(|found| found.error_code == 0 && found.leader_id.0 >= 0)
+        .count()
+}
+
 /// Waits until a node knows that the topic is there, or is not; then until every node does. Returns
 /// how long the others took.
 async fn pushed(nodes: &[LocalNode], topic: &str, is_there: bool) -> Duration {
@@ -239,8 +272,8 @@ async fn boot(pipes: &Pipes) -> (Vec<LocalNode>, Vec<LocalServing>) {
     (nodes, serving.collect())
 }
 
-#[test]
-fn a_change_reaches_every_node_within_100_ms() {
+/// Runs with three nodes that serve, on a paused clock.
+fn with_cluster(run: impl AsyncFnOnce(&Machine, &[LocalNode])) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -254,6 +287,14 @@ fn a_change_reaches_every_node_within_100_ms() {
             pipes,
             own: address(100, 1),
         };
+        run(&machine, &nodes).await;
+        drop(serving);
+    });
+}
+
+#[test]
+fn a_change_reaches_every_node_within_100_ms() {
+    with_cluster(async |machine, nodes| {
         for round in 0..20u16 {
             let topic = format!("pushed-{round}");
             let name = TopicName(StrBytes::from_string(topic.clone()));
@@ -266,8 +307,8 @@ fn a_change_reaches_every_node_within_100_ms() {
             let create = CreateTopicsRequest::default()
                 .with_topics(vec![create])
                 .with_timeout_ms(30_000);
-            let open = ask(&machine, asked, 5, &Request::CreateTopics(create)).await;
-            let took = pushed(&nodes, &topic, true).await;
+            let open = ask(machine, asked, 5, &Request::CreateTopics(create)).await;
+            let took = pushed(nodes, &topic, true).await;
             assert!(took <= PUSHED_MAX, "{topic} came after {took:?}");
             drop(open);
             // Idle for a while: what sleeps must be told as well.
@@ -275,11 +316,51 @@ fn a_change_reaches_every_node_within_100_ms() {
             let delete = DeleteTopicsRequest::default()
                 .with_topic_names(vec![name])
                 .with_timeout_ms(30_000);
-            let open = ask(&machine, asked, 3, &Request::DeleteTopics(delete)).await;
-            let took = pushed(&nodes, &topic, false).await;
+            let open = ask(machine, asked, 3, &Request::DeleteTopics(delete)).await;
+            let took = pushed(nodes, &topic, false).await;
             assert!(took <= PUSHED_MAX, "{topic} went after {took:?}");
             drop(open);
         }
-        drop(serving);
+    });
+}
+
+/// CreateTopics answers once leaders exist, and clients ask anybody at once.
+#[test]
+fn every_node_names_every_leader_once_create_topics_has_answered() {
+    const PARTITIONS: usize = 12;
+    with_cluster(async |machine, _| {
+        for round in 0..6u16 {
+            let name = TopicName(StrBytes::from_string(format!("led-{round}")));
+            let asked = round % NODES + 1;
+            let create = CreatableTopic::default()
+                .with_name(name.clone())
+                .with_num_partitions(PARTITIONS as i32)
+                .with_replication_factor(3);
+            let create = CreateTopicsRequest::default()
+                .with_topics(vec![create])
+                .with_timeout_ms(30_000);
+            let create = Request::CreateTopics(create);
+            let Response::CreateTopics(answer) = call(machine, asked, 5, &create).await else {
+                panic!("not an answer to CreateTopics");
+            };
+            assert_eq!(answer.topics[0].error_code, 0, "{answer:?}");
+            let answered = Instant::now();
+            // Whom the client has asked, first: it need not wait at all.
+            let own = led(machine, asked, &name).await;
+            assert_eq!(own, PARTITIONS, "at node {asked}, which answered");
+            for node in (1..=NODES).filter(|node| *node != asked) {
+                while led(machine, node, &name).await < PARTITIONS {
+                    let took = answered.elapsed();
+                    assert!(
+                        took <= PUSHED_MAX,
+                        "node {node} does not know after {took:?}"
+                    );
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            let took = answered.elapsed();
+            assert!(took <= PUSHED_MAX, "{took:?} until everybody knew");
+            tokio::time::sleep(Duration::from_secs(u64::from(round))).await;
+        }
     });
 }

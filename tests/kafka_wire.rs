@@ -145,11 +145,7 @@ fn epochs_are_checked_a_diverging_reader_is_told_where_and_others_whom_to_ask() 
     }
     let old = cluster.partition(topic, 0).expect("known").epoch;
     let leader = first % 3 + 1;
-    wait_until("the leadership moves", || {
-        let place = format!("{topic}/0");
-        let _retried = cluster.run(&["partition", "lead", &place, &leader.to_string()]);
-        cluster.leader(topic, 0) == leader
-    });
+    cluster.lead(topic, 0, leader);
     for value in ["d", "e"] {
         send(leader, value);
     }
@@ -429,9 +425,10 @@ fn clients_are_told_the_advertised_address_or_the_one_that_they_used() {
         assert_eq!(brokers(&mut wire), [address]);
     }
     cluster.nodes[0].terminate();
-    cluster.nodes[0]
-        .variables
-        .push(("CORDUROY_ADVERTISED_LISTENERS", "broker.example:19092"));
+    cluster.nodes[0].variables.push((
+        "CORDUROY_ADVERTISED_LISTENERS",
+        "broker.example:19092".into(),
+    ));
     cluster.nodes[0].start();
     cluster.nodes[0].wait_ready();
     for host in ["127.0.0.1", "127.0.0.2"] {

@@ -72,11 +72,7 @@ fn a_line_about_a_partition_carries_node_shard_topic_partition_and_epoch() {
     // A move of the leadership is told by both, with the epoch of each.
     let old = cluster.partition(topic, 0).expect("known");
     let heir = old.leader % 3 + 1;
-    wait_until("the leadership moves", || {
-        let place = format!("{topic}/0");
-        let _retried = cluster.run(&["partition", "lead", &place, &heir.to_string()]);
-        cluster.leader(topic, 0) == heir
-    });
+    cluster.lead(topic, 0, heir);
     let produced = cluster
         .wire(heir)
         .produce((topic, 0), -1, ANSWER, &batch(None, &["x"]));

@@ -28,7 +28,7 @@ fn start(count: usize, bug: Bug) -> Cluster {
 fn start_with(count: usize, bug: Bug, configs: &[&str]) -> Cluster {
     let mut cluster = Cluster::plan(count, &[]);
     for node in &mut cluster.nodes {
-        node.variables = vec![(VARIABLE, bug.name())];
+        node.variables = vec![(VARIABLE, bug.name().into())];
         node.start();
     }
     cluster.wait_healthy();

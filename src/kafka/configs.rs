@@ -308,7 +308,7 @@ pub async fn incremental_alter_configs(
                 .with_resource_type(resource.resource_type)
                 .with_resource_name(resource.resource_name);
             match verdict {
-                Ok(()) => response,
+                Ok(()) => response.with_error_message(None),
                 Err(error) => {
                     ctx.shard
                         .counters()

@@ -513,6 +513,8 @@ impl Buf for PieceQueue {
 
 #[cfg(test)]
 mod tests {
+    use corduroy_env::Env;
+
     use super::*;
 
     fn served(number: u64, reply: Reply) -> Served {
@@ -577,5 +579,60 @@ mod tests {
         .await;
         assert_eq!(numbers, [1, 2]);
         assert_eq!(ahead, None, "the third is still in the queue");
+    }
+
+    /// What a client reads when these replies are written, and whose turn it is afterwards.
+    async fn written(replies: Vec<Served>) -> (Vec<u8>, u64) {
+        let env = Env::real();
+        let listener = env.listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (client, server) = tokio::join!(env.connect(addr), listener.accept());
+        let (_, write) = server.unwrap().0.into_split();
+        let (done, queue) = mpsc::channel(replies.len());
+        for reply in replies {
+            done.send(reply).await.unwrap();
+        }
+        drop(done);
+        let turn = Rc::<Turn>::default();
+        let writing = write_replies(write, queue, turn.clone(), Rc::default());
+        let mut read = Vec::new();
+        let mut client = client.unwrap();
+        let (result, ()) = tokio::join!(client.read_to_end(&mut read), writing);
+        result.unwrap();
+        (read, turn.number.get())
+    }
+
+    #[tokio::test]
+    async fn a_fetch_behind_two_frames_keeps_order_and_bytes() {
+        // More than a socket takes at once, in more pieces than one write takes.
+        let pieces: Vec<Bytes> = (0..200u8)
+            .map(|n| Bytes::from(vec![n; 40_000 + usize::from(n)]))
+            .collect();
+        let fetched = Reply::Fetched {
+            pieces: pieces.clone(),
+            memory: Vec::new(),
+        };
+        let (read, turn) = written(vec![
+            frame(1, 10),
+            frame(2, 20),
+            served(3, fetched),
+            frame(4, 30),
+            served(5, Reply::Nothing),
+            frame(6, 40),
+        ])
+        .await;
+        let mut wanted = [vec![1; 10], vec![2; 20]].concat();
+        wanted.extend(pieces.into_iter().flatten());
+        wanted.extend([vec![4; 30], vec![6; 40]].concat());
+        assert_eq!(read.len(), wanted.len());
+        assert!(read == wanted, "the bytes differ");
+        assert_eq!(turn, 6, "each has had its turn");
+    }
+
+    #[tokio::test]
+    async fn what_closes_a_connection_lets_those_before_it_go_out() {
+        let close = Reply::Close("enough".to_owned());
+        let (read, _) = written(vec![frame(1, 10), served(2, close), frame(3, 10)]).await;
+        assert_eq!(read, [1; 10]);
     }
 }

@@ -163,6 +163,7 @@ fn created(
                 .with_configs(Some(Vec::new()))
         }
         Ok(topic) => response
+            .with_error_message(None)
             .with_topic_id(topic.id.uuid())
             .with_num_partitions(count(topic.partitions.len()))
             .with_replication_factor(i16::try_from(topic.replication_factor()).unwrap_or(i16::MAX))

@@ -7,9 +7,11 @@
 )]
 
 pub mod group;
+pub mod proxy;
 pub mod traffic;
 pub mod wire;
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -18,7 +20,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corduroy_protocol::ErrorCode;
-use wire::{PartitionMetadata, Wire};
+use proxy::Proxy;
+use wire::{PartitionMetadata, Wire, batch};
 
 /// The binary under test; `CORDUROY_BINARY` names another build of it.
 pub fn corduroy() -> PathBuf {
@@ -40,6 +43,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long one node may take to answer a question before the next one is asked.
 const ASK_WAIT: Duration = Duration::from_secs(2);
+
+/// How long one record may take before it is sent again.
+const PRODUCE_WAIT: Duration = Duration::from_secs(10);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -78,12 +84,16 @@ pub struct Node {
     pub rpc: SocketAddr,
     /// Where metrics and health are.
     pub admin: SocketAddr,
+    /// Where it really listens for nodes, if something stands in between.
+    rpc_behind: Option<SocketAddr>,
+    /// Whether it names its id itself; else it is given one.
+    pub claims_id: bool,
     /// Its directory.
     pub data_dir: PathBuf,
     /// Its shards; counts from the next start on.
     pub shards: u16,
     /// Environment variables that it is started with.
-    pub variables: Vec<(&'static str, &'static str)>,
+    pub variables: Vec<(&'static str, OsString)>,
     seeds: Vec<SocketAddr>,
     extra: Vec<String>,
     log: PathBuf,
@@ -105,14 +115,22 @@ impl Node {
             .arg("start")
             .env_remove("CORDUROY_BINARY")
             .env_remove("CORDUROY_TEST_ROUNDS")
-            .args(["--node-id", &self.id.to_string()])
             .args(["--data-dir", &self.data_dir.to_string_lossy()])
             .args(["--listen", &self.kafka.to_string()])
-            .args(["--rpc-listen", &self.rpc.to_string()])
+            .args([
+                "--rpc-listen",
+                &self.rpc_behind.unwrap_or(self.rpc).to_string(),
+            ])
             .args(["--admin-listen", &self.admin.to_string()])
             .args(["--shards", &self.shards.to_string()])
             .args(&self.extra)
-            .envs(self.variables.iter().copied());
+            .envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if self.claims_id {
+            command.args(["--node-id", &self.id.to_string()]);
+        }
+        if self.rpc_behind.is_some() {
+            command.args(["--set", &format!("rpc.advertised={}", self.rpc)]);
+        }
         if !self.seeds.is_empty() {
             let seeds: Vec<String> = self.seeds.iter().map(ToString::to_string).collect();
             command.args(["--seeds", &seeds.join(",")]);
@@ -144,9 +162,15 @@ impl Node {
         partitions.into_iter().nth(partition)
     }
 
-    /// SIGSTOP.
+    /// SIGSTOP; returns when nothing of the process runs any more. (The signal stops one thread,
+    /// and that one the others, when it gets a CPU.)
     pub fn pause(&mut self) {
         self.signal("STOP");
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.pid()));
+        wait_until(&format!("node {} stands still", self.id), || {
+            let tasks = std::fs::read_dir(&tasks).expect("a process");
+            tasks.flatten().all(|task| is_stopped(&task.path()))
+        });
         self.stopped = true;
     }
 
@@ -269,6 +293,16 @@ impl Node {
     }
 }
 
+/// Whether a thread is stopped; one that has ended is as good.
+fn is_stopped(task: &Path) -> bool {
+    let Ok(stat) = std::fs::read_to_string(task.join("stat")) else {
+        return true;
+    };
+    // The state is behind the name, which may hold anything.
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
+    matches!(state, Some(Some('T' | 'Z' | 'X')))
+}
+
 /// Nodes that form one cluster. Whatever still runs is killed on drop.
 pub struct Cluster {
     /// The nodes, by id from 1.
@@ -310,6 +344,8 @@ impl Cluster {
                 kafka: local(ports[i * 3]),
                 rpc: local(ports[i * 3 + 1]),
                 admin: local(ports[i * 3 + 2]),
+                rpc_behind: None,
+                claims_id: true,
                 data_dir: root.path().join(format!("node-{}", i + 1)),
                 shards: 2,
                 variables: Vec::new(),
@@ -338,6 +374,8 @@ impl Cluster {
             kafka: local(ports[0]),
             rpc: local(ports[1]),
             admin: local(ports[2]),
+            rpc_behind: None,
+            claims_id: true,
             data_dir: self.root.path().join(format!("node-{id}")),
             shards: 2,
             variables: Vec::new(),
@@ -349,6 +387,16 @@ impl Cluster {
         };
         self.nodes.push(node);
         i32::try_from(id).expect("few")
+    }
+
+    /// Puts a place between a node and the others, which can be cut: what they send to it. Before
+    /// its start.
+    pub fn put_behind(&mut self, id: i32) -> Proxy {
+        let node = self.node(id);
+        assert!(!node.is_running(), "node {id} is running");
+        let target = SocketAddr::from(([127, 0, 0, 1], free_ports(1)[0]));
+        node.rpc_behind = Some(target);
+        Proxy::start(node.rpc, target)
     }
 
     /// Copies a node's data directory as it is now; the copy is a node of the same id at other
@@ -391,6 +439,12 @@ impl Cluster {
     }
 
     /// The node of an id.
+    pub fn at(&self, id: i32) -> &Node {
+        let index = usize::try_from(id - 1).expect("an id from 1");
+        self.nodes.get(index).expect("a node of that id")
+    }
+
+    /// The node of an id, to do something to it.
     pub fn node(&mut self, id: i32) -> &mut Node {
         let index = usize::try_from(id - 1).expect("an id from 1");
         self.nodes.get_mut(index).expect("a node of that id")
@@ -442,6 +496,32 @@ impl Cluster {
         leader
     }
 
+    /// Moves the leadership of a partition, and waits until the node leads and says so itself.
+    pub fn lead(&self, topic: &str, partition: usize, node: i32) {
+        let place = format!("{topic}/{partition}");
+        wait_until(&format!("node {node} leads {place}"), || {
+            let _retried = self.run(&["partition", "lead", &place, &node.to_string()]);
+            self.leader(topic, partition) == node
+        });
+    }
+
+    /// Sends one record to whoever leads partition 0, until it is taken by all who must; its offset.
+    pub fn produce(&self, topic: &str, value: &str) -> i64 {
+        let mut offset = -1;
+        wait_until(&format!("a record of {topic} is committed"), || {
+            let leader = self.leader(topic, 0);
+            let sent = batch(None, &[value]);
+            // The leader may die in between.
+            let answer = Wire::try_connect(self.at(leader).kafka, PRODUCE_WAIT)
+                .and_then(|mut wire| wire.produce((topic, 0), -1, PRODUCE_WAIT, &sent));
+            answer.is_ok_and(|produced| {
+                offset = produced.base_offset;
+                produced.error == ErrorCode::None
+            })
+        });
+        offset
+    }
+
     /// Waits until `count` replicas of a partition are in sync.
     pub fn wait_in_sync(&self, topic: &str, partition: usize, count: usize) {
         wait_until(
@@ -455,7 +535,7 @@ impl Cluster {
 
     /// A raw connection to a node.
     pub fn wire(&self, id: i32) -> Wire {
-        Wire::connect(self.nodes[usize::try_from(id - 1).expect("an id from 1")].kafka)
+        Wire::connect(self.at(id).kafka)
     }
 
     /// Sets cluster settings, as `(key, value)`.
