@@ -216,6 +216,12 @@ impl Checker {
             match told {
                 Told::StaleRefused => self.sometimes.reach("stale-commit-refused"),
                 Told::MemberDied => self.sometimes.reach("member-died"),
+                Told::Member {
+                    who,
+                    above: Some(above),
+                    instance: Some(_),
+                    ..
+                } if who.generation == *above => self.sometimes.reach("static-returned"),
                 _ => {}
             }
         }

@@ -90,17 +90,20 @@ pub enum Told {
         offsets: BTreeMap<At, i64>,
     },
     /// A member has partitions of this generation. `above`: the generation that was durable when it
-    /// began to join, at the first one after that.
+    /// began to join, at the first one after that. `instance`: what a static member is called in
+    /// all its lives.
     Member {
         group: &'static str,
         who: Identity,
         above: Option<i32>,
+        instance: Option<&'static str>,
     },
     /// A member got records of a partition.
     Owns {
         group: &'static str,
         who: Identity,
         at: At,
+        instance: Option<&'static str>,
     },
     /// A commit by somebody who is known to be no member any more was refused.
     StaleRefused,

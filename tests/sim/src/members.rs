@@ -25,6 +25,8 @@ const PLAIN: &str = "plain";
 pub const OUTSIDE: &str = "outside";
 /// Members at the same time, at most.
 const MEMBERS: u16 = 3;
+/// What the first of as many members as there can be is called in all its lives: a static member.
+const INSTANCE: &str = "first";
 /// A member's longest life, in milliseconds.
 const LIFE_MILLIS_MAX: u64 = 15_000;
 /// How long joining, a commit, an orderly end may take before they are given up.
@@ -81,6 +83,7 @@ pub fn begin(world: &mut World) {
             workload: world.workload.clone(),
             ledger: world.ledger.groups(),
             speech,
+            instance: (slot == 0 && members == MEMBERS).then_some(INSTANCE),
             next_host: CLIENTS + 1 + slot,
             random: random.fork(),
         };
@@ -99,6 +102,7 @@ struct Slot {
     workload: Workload,
     ledger: GroupLedger,
     speech: Speech,
+    instance: Option<&'static str>,
     /// Each life is one on a machine of its own, so that the dead stay dead.
     next_host: Host,
     random: Random,
@@ -145,9 +149,12 @@ impl Slot {
             .strategies(strategies)
             .session_timeout(Duration::from_millis(session))
             .heartbeat_interval(Duration::from_millis(session / 5))
-            .max_poll_interval(Duration::from_secs(5))
-            .join();
-        let group = match timeout(WAIT_MAX, joining).await {
+            .max_poll_interval(Duration::from_secs(5));
+        let joining = match self.instance {
+            Some(instance) => joining.instance_id(instance),
+            None => joining,
+        };
+        let group = match timeout(WAIT_MAX, joining.join()).await {
             Ok(Ok(group)) => group,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a member could not join");
@@ -159,6 +166,7 @@ impl Slot {
             here,
             ledger: self.ledger.clone(),
             group,
+            instance: self.instance,
             above: Some(above),
             held: None,
         };
@@ -182,6 +190,8 @@ struct Member {
     here: Workload,
     ledger: GroupLedger,
     group: Group,
+    /// What it is called in all its lives, if it is a static member.
+    instance: Option<&'static str>,
     /// The generation that was durable before it began to join.
     above: Option<i32>,
     /// A batch that it has not committed, maybe of a partition that is another's now.
@@ -228,6 +238,7 @@ impl Member {
             group: GROUP,
             who,
             above: self.above.take(),
+            instance: self.instance,
         });
     }
 
@@ -243,6 +254,7 @@ impl Member {
                 group: GROUP,
                 who: who.clone(),
                 at: at.clone(),
+                instance: self.instance,
             });
         }
         match random.below(6) {

@@ -82,6 +82,10 @@ pub const POINTS: &[(&str, &str)] = &[
     ),
     ("member-died", "a member of a group died where it stood"),
     (
+        "static-returned",
+        "a static member came back, and the group stayed in its generation",
+    ),
+    (
         "older-epoch-refused",
         "a batch of a producer epoch that was over was refused",
     ),

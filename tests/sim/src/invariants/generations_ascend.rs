@@ -1,5 +1,6 @@
 //! A group's generation (under the consumer protocol its epoch) never falls, whoever coordinates it;
-//! neither does what a member is told, and who joins gets more than what was durable before.
+//! neither does what a member is told, and who joins gets more than what was durable before. (A static
+//! member that comes back may get as much: its return is no rebalance.)
 
 use std::collections::BTreeMap;
 
@@ -33,10 +34,20 @@ impl Invariant for GenerationsAscend {
             }
         }
         for told in moment.told {
-            let Told::Member { group, who, above } = told else {
+            let Told::Member {
+                group,
+                who,
+                above,
+                instance,
+            } = told
+            else {
                 continue;
             };
-            if let Some(above) = above.filter(|above| who.generation <= *above) {
+            let is_too_low = |above: &i32| match instance {
+                Some(_) => who.generation < *above,
+                None => who.generation <= *above,
+            };
+            if let Some(above) = above.filter(is_too_low) {
                 return Err(format!(
                     "{who:?} of {group} began to join when generation {above} was durable"
                 ));

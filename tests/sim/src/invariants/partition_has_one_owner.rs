@@ -1,5 +1,5 @@
 //! A generation gives a partition to one member at most: in what is durable, and in what members
-//! read.
+//! read. (A static member is the same one in all its lives.)
 
 use std::collections::BTreeMap;
 
@@ -32,12 +32,19 @@ impl Invariant for PartitionHasOneOwner {
             }
         }
         for told in moment.told {
-            let Told::Owns { group, who, at } = told else {
+            let Told::Owns {
+                group,
+                who,
+                at,
+                instance,
+            } = told
+            else {
                 continue;
             };
             let key = (*group, who.generation, at.clone());
-            let owner = self.owners.entry(key).or_insert_with(|| who.member.clone());
-            if *owner != who.member {
+            let name = instance.map_or_else(|| who.member.clone(), str::to_owned);
+            let owner = self.owners.entry(key).or_insert_with(|| name.clone());
+            if *owner != name {
                 return Err(format!(
                     "{who:?} of {group} got records of {at:?}, which {owner} had in this generation"
                 ));
