@@ -225,11 +225,13 @@ impl StatusView {
         let controller = self
             .controller
             .map_or_else(|| "none".to_owned(), |node| format!("node {node}"));
-        format!(
-            "cluster     {cluster_id}\ncontroller  {controller}\n{}\n{}",
-            self.health.text(),
-            nodes_text(&self.nodes)
-        )
+        let health = self.health.text();
+        let mut text = format!("cluster     {cluster_id}\ncontroller  {controller}\n{health}");
+        if !self.nodes.is_empty() {
+            text.push('\n');
+            text.push_str(&nodes_text(&self.nodes));
+        }
+        text
     }
 }
 
