@@ -69,6 +69,9 @@ struct Inner {
     groups: RefCell<Option<(u64, Rc<GroupConfigs>)>>,
     leaders: RefCell<HashMap<GroupId, LeaderInfo>>,
     doubts: RefCell<HashMap<NodeId, Doubt>>,
+    /// Partitions that nobody is known to lead: since their leader has resigned, or since somebody
+    /// asked for it first.
+    unled: RefCell<HashMap<GroupId, Instant>>,
     isolated: Cell<bool>,
     controller_leader: Cell<Option<NodeId>>,
     changed: Notify,
@@ -86,6 +89,7 @@ impl MetadataView {
             groups: RefCell::default(),
             leaders: RefCell::default(),
             doubts: RefCell::default(),
+            unled: RefCell::default(),
             isolated: Cell::new(false),
             controller_leader: Cell::new(None),
             changed: Notify::new(),
@@ -128,8 +132,9 @@ impl MetadataView {
         self.0.changed.notified().await;
     }
 
-    /// Waits until each of `groups` whose leader's node has just been lost has another leader, but
-    /// no longer than until `window` after the loss. Nodes that are lost later prolong nothing.
+    /// Waits until each of `groups` that has just lost its leader, with its node or because it
+    /// resigned, has another one, but no longer than until `window` after the loss. What is lost
+    /// later prolongs nothing.
     pub async fn failed_over(&self, env: &Env, mut groups: Vec<GroupId>, window: Duration) {
         let mut last: Option<Instant> = None;
         loop {
@@ -140,7 +145,7 @@ impl MetadataView {
             let mut until: Option<Instant> = None;
             // What has another leader, or was never in question, is not looked at again.
             groups.retain(|group| {
-                let end = self.leader_lost_at(*group).map(|lost_at| lost_at + window);
+                let end = self.unled_since(*group).map(|since| since + window);
                 let end = end.filter(|end| *end > now);
                 until = until.max(end);
                 end.is_some()
@@ -188,12 +193,24 @@ impl MetadataView {
             .any(|doubt| now.saturating_duration_since(doubt.since) < window)
     }
 
-    /// When the node of a partition's last known leader stopped answering, if it did.
-    pub fn leader_lost_at(&self, group: GroupId) -> Option<Instant> {
+    /// Since when a partition lacks a leader that answers; none while it has one, or if it has never
+    /// had one and [`MetadataView::ask_for`] was not called.
+    fn unled_since(&self, group: GroupId) -> Option<Instant> {
         let leaders = self.0.leaders.borrow();
-        let doubts = self.0.doubts.borrow();
-        // Nobody ([`NOBODY`]) is never in doubt.
-        Some(doubts.get(&leaders.get(&group)?.node)?.since)
+        match leaders.get(&group).filter(|info| !info.is_vacant()) {
+            Some(info) => Some(self.0.doubts.borrow().get(&info.node)?.since),
+            None => self.0.unled.borrow().get(&group).copied(),
+        }
+    }
+
+    /// Somebody asks for these leaders at `now`. One that was never known counts as lost since it was
+    /// asked for first.
+    pub fn ask_for(&self, groups: &[GroupId], now: Instant) {
+        let leaders = self.0.leaders.borrow();
+        let mut unled = self.0.unled.borrow_mut();
+        for group in groups.iter().filter(|group| !leaders.contains_key(group)) {
+            unled.entry(*group).or_insert(now);
+        }
     }
 
     /// Everything at `now`, as a copy to send elsewhere.
@@ -225,14 +242,16 @@ impl MetadataView {
         }
         let live = |group: &GroupId| image.topic_by_id(group.topic).is_some();
         self.0.leaders.borrow_mut().retain(|group, _| live(group));
+        self.0.unled.borrow_mut().retain(|group, _| live(group));
         *self.0.image.borrow_mut() = image;
         self.bump();
     }
 
-    /// Takes leadership news in; of two leaders the one of the higher epoch holds. A leader that
-    /// has stopped never leads again in its epoch (safety law 2): what comes late of it is old.
-    pub fn set_leaders(&self, updates: &[LeaderUpdate]) {
+    /// Takes leadership news in at `now`; of two leaders the one of the higher epoch holds. A leader
+    /// that has stopped never leads again in its epoch (safety law 2): what comes late of it is old.
+    pub fn set_leaders(&self, updates: &[LeaderUpdate], now: Instant) {
         let mut leaders = self.0.leaders.borrow_mut();
+        let mut unled = self.0.unled.borrow_mut();
         let mut news = false;
         for LeaderUpdate { group, info } in updates {
             let known = leaders.get(group);
@@ -241,11 +260,16 @@ impl MetadataView {
                     || (known.epoch == info.epoch && known != info && !known.is_vacant())
             };
             if known.is_none_or(is_newer) {
+                if !info.is_vacant() {
+                    unled.remove(group);
+                } else {
+                    unled.entry(*group).or_insert(now);
+                }
                 leaders.insert(*group, info.clone());
                 news = true;
             }
         }
-        drop(leaders);
+        drop((leaders, unled));
         if news {
             self.bump();
         }
@@ -316,13 +340,14 @@ mod tests {
             group,
             info: LeaderInfo::vacant(LeaderEpoch::new(3)),
         };
-        view.set_leaders(&[leads(2, 3)]);
+        let now = Instant::now();
+        view.set_leaders(&[leads(2, 3)], now);
         assert_eq!(view.leader(group), Some(leads(2, 3).info));
-        view.set_leaders(&[resigned.clone(), leads(2, 3)]);
+        view.set_leaders(&[resigned.clone(), leads(2, 3)], now);
         assert_eq!(view.leader(group), None);
         assert_eq!(view.last_leader(group), None);
         assert!(view.cluster_view(Instant::now()).leaders.is_empty());
-        view.set_leaders(&[leads(1, 4), resigned]);
+        view.set_leaders(&[leads(1, 4), resigned], now);
         assert_eq!(view.leader(group), Some(leads(1, 4).info));
     }
 
@@ -339,10 +364,11 @@ mod tests {
             epoch: LeaderEpoch::new(3),
             in_sync: vec![node],
         };
-        view.set_leaders(&[LeaderUpdate {
+        let leads = LeaderUpdate {
             group,
             info: info.clone(),
-        }]);
+        };
+        view.set_leaders(&[leads], Instant::now());
 
         view.set_peer(node, PeerState::Suspect, start);
         assert!(view.lost_within(node, start, WINDOW));
@@ -383,7 +409,7 @@ mod tests {
         let (env, view) = (Env::real(), MetadataView::new(Arc::default()));
         let [group, other] = pair();
         let (two, three) = (NodeId::new(2), NodeId::new(3));
-        view.set_leaders(&[leads(group, 2, 1), leads(other, 3, 1)]);
+        view.set_leaders(&[leads(group, 2, 1), leads(other, 3, 1)], env.now());
         let waited = async |groups: &[GroupId]| {
             let asked_at = env.now();
             view.failed_over(&env, groups.to_vec(), WINDOW).await;
@@ -413,12 +439,52 @@ mod tests {
         let both = [group, other];
         let (waited, ()) = tokio::join!(waited(&both), async {
             tokio::time::sleep(WINDOW / 5).await;
-            view.set_leaders(&[leads(group, 1, 2)]);
+            view.set_leaders(&[leads(group, 1, 2)], env.now());
         });
         let given_up = (lost_at + WINDOW * 19 / 10).saturating_duration_since(asked_at);
         assert_eq!(
             waited, given_up,
             "the end of the one that has no leader yet"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resigned_leader_and_an_unknown_one_are_waited_for_once() {
+        let (env, view) = (Env::real(), MetadataView::new(Arc::default()));
+        let [group, unknown] = pair();
+        let waited = async |group: GroupId| {
+            let asked_at = env.now();
+            view.ask_for(&[group], asked_at);
+            view.failed_over(&env, vec![group], WINDOW).await;
+            env.now().saturating_duration_since(asked_at)
+        };
+        view.set_leaders(&[leads(group, 2, 1)], env.now());
+        assert_eq!(waited(group).await, Duration::ZERO, "it leads");
+        let vacant = LeaderInfo::vacant(LeaderEpoch::new(1));
+        let resigned = LeaderUpdate {
+            group,
+            info: vacant,
+        };
+        view.set_leaders(&[resigned], env.now());
+        tokio::time::sleep(WINDOW / 5).await;
+        assert_eq!(waited(group).await, WINDOW * 4 / 5, "since it resigned");
+        assert_eq!(waited(group).await, Duration::ZERO, "long ago");
+
+        assert_eq!(waited(unknown).await, WINDOW, "nobody had asked");
+        assert_eq!(waited(unknown).await, Duration::ZERO, "asked again");
+        view.set_leaders(&[leads(unknown, 3, 1)], env.now());
+        let vacant = LeaderInfo::vacant(LeaderEpoch::new(1));
+        let resigned = LeaderUpdate {
+            group: unknown,
+            info: vacant,
+        };
+        let asked_at = env.now();
+        view.set_leaders(&[resigned], asked_at);
+        let successor = async {
+            tokio::time::sleep(WINDOW / 5).await;
+            view.set_leaders(&[leads(unknown, 2, 2)], env.now());
+        };
+        let (waited, ()) = tokio::join!(waited(unknown), successor);
+        assert_eq!(waited, WINDOW / 5, "a later loss is another one");
     }
 }

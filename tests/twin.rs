@@ -183,3 +183,56 @@ fn a_silent_process_whose_place_was_taken_ends_when_it_wakes() {
     );
     cluster.wait_healthy();
 }
+
+/// Node 2 and a copy of it, started together: one of them is the node, and the other one ends.
+fn check_started_together(mut cluster: Cluster, place: usize) {
+    cluster.node(2).start();
+    cluster.copies[place].start();
+    let mut copy_lost = false;
+    wait_until("one of the two ends", || {
+        copy_lost = cluster.copies[place].has_ended();
+        copy_lost || cluster.node(2).has_ended()
+    });
+    let (loser, winner) = if copy_lost {
+        let own = cluster.node(2).kafka;
+        (&mut cluster.copies[place], own)
+    } else {
+        let copys = cluster.copies[place].kafka;
+        (cluster.node(2), copys)
+    };
+    assert_eq!(loser.wait_ended(), Some(1), "{}", loser.log());
+    let log = loser.log();
+    assert_words(&log, &["another process runs as node 2 (uuid "]);
+    assert!(!log.contains("leads"), "it has led: {log}");
+    wait_all_in_sync(&cluster);
+    wait_until("clients are sent to the other one", || {
+        registered(&cluster) == winner
+    });
+    cluster.wait_healthy();
+}
+
+#[test]
+fn an_original_and_its_copy_that_start_together_are_told_apart() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    cluster.create_topic(TOPIC, PARTITIONS, &[]);
+    cluster.node(2).kill();
+    let place = cluster.copy_node(2);
+    check_started_together(cluster, place);
+}
+
+/// Nobody remembers who was node 2: the others start at the same moment.
+#[test]
+fn an_original_and_its_copy_are_told_apart_by_nodes_that_have_just_started_too() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(3);
+    cluster.create_topic(TOPIC, PARTITIONS, &[]);
+    for id in 1..=3 {
+        cluster.node(id).kill();
+    }
+    let place = cluster.copy_node(2);
+    for id in [1, 3] {
+        cluster.node(id).start();
+    }
+    check_started_together(cluster, place);
+}

@@ -63,7 +63,7 @@ async fn run(core: &Rc<Core>) {
 
 async fn round(core: &Rc<Core>) -> Answer {
     core.touch();
-    let Some(raft) = core.raft() else {
+    let Some(raft) = core.raft().filter(|_| core.speaks()) else {
         return Err(NotLeader { leader: None });
     };
     let hurry = core.hurry_beats();

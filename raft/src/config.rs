@@ -9,7 +9,8 @@ use corduroy_record::NodeId;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::incarnations::Incarnations;
+use crate::incarnations::{Incarnations, Speaker, TwinRefusal};
+use crate::wire::Hello;
 
 /// Timing and limits. The defaults are for a data centre; tests shorten them.
 ///
@@ -138,6 +139,17 @@ pub struct Identity {
     pub cluster: ClusterTag,
     /// Who speaks for the other nodes; one table for all shards.
     pub incarnations: Incarnations,
+}
+
+impl Identity {
+    /// This process is the one of its node: another one that asks for its place is refused.
+    pub(crate) fn refuse_own(&self, theirs: &Hello) -> Result<(), TwinRefusal> {
+        if theirs.node != self.node || theirs.incarnation == self.incarnation {
+            return Ok(());
+        }
+        self.incarnations.tell_of_own(Speaker::of(theirs));
+        Err(TwinRefusal::AnotherLives)
+    }
 }
 
 /// Where each node's RPC listener is, and which nodes have left for good. Each is one image, replaced

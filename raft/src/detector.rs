@@ -139,13 +139,17 @@ impl FailureDetector {
     }
 
     /// Whether no majority of the known nodes, this one included, has been heard for
-    /// [`RaftConfig::isolated_after`]. Not before this process has run for as long.
+    /// [`RaftConfig::isolated_after`], or this process may not speak for its node. Not before it has
+    /// run for as long.
     pub fn isolated(&self) -> bool {
         let inner = &self.inner;
         let now = inner.env.now();
         let patience = inner.config.isolated_after;
         if now.duration_since(inner.started) < patience {
             return false;
+        }
+        if !inner.identity.incarnations.speaks() {
+            return true;
         }
         let nodes = inner.book.nodes();
         let heard = nodes
@@ -335,7 +339,7 @@ impl Inner {
                 biased;
                 frame = reader.next() => {
                     match frame.and_then(|frame| frame.message()) {
-                        Ok(_) if contact.is_superseded() => return Ended::Broken,
+                        Ok(_) if contact.is_muted() => return Ended::Broken,
                         Ok(Message::Pong { .. }) => {
                             contact.heard(self.env.now());
                             self.heard(node, peer, incarnation);

@@ -165,6 +165,9 @@ impl Door {
                         leader: core.leader_node(),
                     },
                 ))
+            } else if !core.speaks() {
+                // Refused before anything behind it was judged: nothing is to be held back.
+                Err((waiting, RefuseReason::LeaseLost))
             } else if state.broken {
                 // Whoever proposes this may not have heard of the refusal before it.
                 Err((waiting, RefuseReason::Predecessor))

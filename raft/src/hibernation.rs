@@ -76,6 +76,7 @@ fn tick_awake(shard: &Rc<ShardInner>, core: &Rc<Core>) {
     if core.stopped.get() {
         return;
     }
+    core.notice_flag();
     if core.revert.get() != Revert::None {
         core.check_revert();
     }

@@ -54,7 +54,7 @@ mod transport;
 mod types;
 mod wire;
 
-pub use admission::{Admission, AdmissionAsk, ask_admission};
+pub use admission::{Admission, AdmissionAsk, AdmissionDesk, Reservation, ask_admission};
 pub use anonymous::serve_anonymous;
 pub use barrier::NotLeader;
 pub use config::{AddressBook, ClusterTag, Identity, RaftConfig};

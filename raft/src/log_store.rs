@@ -37,30 +37,51 @@ impl LogStore {
         LogStore { core }
     }
 
-    /// A storage error stops the group for good (law 3); a full disk only until there is room. A read
-    /// beyond the end is no failure of the disk: openraft still asks for what a full disk has just
-    /// refused. The replica is rebuilt from what is durable, which does not hold it.
+    /// A storage error stops the group for good (law 3); a full disk only until there is room.
     fn failed(&self, error: StorageError) -> io::Error {
         match error {
             StorageError::DiskFull => self.core.disk_full.set(true),
-            StorageError::OutOfRange { .. } => {}
-            _ => {
-                let mut first = self.core.storage_error.borrow_mut();
-                first.get_or_insert_with(|| error.to_string());
-            }
+            _ if self.is_gone(&error) => {}
+            _ => self.keep(&error),
         }
         io::Error::other(error.to_string())
     }
 
-    fn append_failed(&self, error: AppendError) -> io::Error {
+    /// Whether a read met what is rightly not there. A full disk has refused it, and openraft, which
+    /// took it for appended, asks for it until the replica is rebuilt from what is durable. Or it was
+    /// purged while the read was on its way. Any other entry that openraft counts on and the log does
+    /// not hold has been lost.
+    fn is_gone(&self, error: &StorageError) -> bool {
+        let StorageError::OutOfRange { asked, first, .. } = error else {
+            return false;
+        };
+        let refused_end = self.core.refused_end.get();
+        asked < first || refused_end.is_some_and(|end| *asked <= end)
+    }
+
+    fn keep(&self, error: &impl fmt::Display) {
+        let mut first = self.core.storage_error.borrow_mut();
+        first.get_or_insert_with(|| error.to_string());
+    }
+
+    /// The entries up to `last` did not get into the log.
+    fn append_failed(&self, error: AppendError, last: u64) -> io::Error {
         match error {
-            AppendError::Storage(error) => self.failed(error),
+            AppendError::Storage(error) => self.append_refused(error, last),
             error => {
-                let mut first = self.core.storage_error.borrow_mut();
-                first.get_or_insert_with(|| error.to_string());
+                self.keep(&error);
                 io::Error::other(error.to_string())
             }
         }
+    }
+
+    fn append_refused(&self, error: StorageError, last: u64) -> io::Error {
+        if matches!(error, StorageError::DiskFull) {
+            let end = Some(LogIndex::new(last.saturating_add(1)));
+            let refused_end = &self.core.refused_end;
+            refused_end.set(refused_end.get().max(end));
+        }
+        self.failed(error)
     }
 
     /// The part of `range` that the log holds, as `[from, to)`.
@@ -401,7 +422,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             let store = self.clone();
             Box::new(move |result| {
                 tracing::trace!(target: "corduroy::walk", room = "durable", group = %store.core.group, replica = %store.core.id, index = last, "entries are durable");
-                callback.io_completed(result.map_err(|error| store.failed(error)));
+                callback.io_completed(result.map_err(|error| store.append_refused(error, last)));
                 store.core.progress.own_changed();
                 store.core.check_revert();
             })
@@ -415,7 +436,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                     durable: Some(durable),
                 },
             )
-            .map_err(|error| self.append_failed(error))?;
+            .map_err(|error| self.append_failed(error, last))?;
         for (at, ticket) in tickets.borrow().iter() {
             if let Some(head) = heads.get(*at) {
                 ticket.placed(*head);

@@ -59,7 +59,8 @@ pub struct ReplicaView {
     /// This replica leads and has applied the blank entry of its own term: from here on its high
     /// watermark and tables are current (law 14).
     pub leader_ready: bool,
-    /// This replica leads and has heard a majority within its lease. While a group sleeps, and
+    /// This replica leads, has heard a majority within its lease, and no peer holds another process
+    /// for this node. While a group sleeps, and
     /// until it has had time to hear one after that, the failure detector stands in for the lease.
     pub lease_valid: bool,
     /// The newest term of which an entry is committed: the leader epoch that clients may see.
@@ -130,6 +131,8 @@ pub(crate) struct Core {
     /// Why this replica has ended by itself, once it has: a person must act.
     pub(crate) stop_reason: RefCell<Option<String>>,
     pub(crate) disk_full: Cell<bool>,
+    /// One past the last entry that this instance takes for appended and a full disk refused.
+    pub(crate) refused_end: Cell<Option<LogIndex>>,
     pub(crate) stopped: Cell<bool>,
     /// `stopped` was set.
     pub(crate) stopping: Notify,
@@ -268,6 +271,12 @@ impl Core {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.role() == Role::Leader
+    }
+
+    /// Whether this process may speak for its node. A leader that may not is like one whose lease is
+    /// gone, also one that needs nobody's vote.
+    pub(crate) fn speaks(&self) -> bool {
+        self.board.identity.incarnations.speaks()
     }
 
     /// The vote, as last flushed.
@@ -434,7 +443,7 @@ impl Core {
 
     /// Whether a majority answered this leader within its lease.
     pub(crate) fn lease_valid(&self) -> bool {
-        if !self.is_leader() {
+        if !self.is_leader() || !self.speaks() {
             return false;
         }
         // Law 12. A woken leader asks for a majority's word at once; until it has had time to
@@ -557,6 +566,9 @@ impl Core {
         };
         if !self.is_leader() || self.term() != term {
             return Err(not_leader());
+        }
+        if !self.speaks() {
+            return Err(None);
         }
         let _hurry = self.hurry_beats();
         let confirmed = tokio::time::timeout(

@@ -27,6 +27,8 @@ pub(crate) enum Revert {
     Unannounced,
     /// A leader knows; the replica votes again once it durably holds `end`.
     Until { end: (Term, LogIndex) },
+    /// It holds that; the flag is being taken down.
+    Falling,
 }
 
 /// A follower that has told this leader that it lost log.
@@ -145,6 +147,21 @@ impl Core {
         let _ = self.board.send(node, &message, Vec::new());
     }
 
+    /// A read met damage, and what was damaged went before the log was opened again: it was purged,
+    /// or cut with a conflicting end. The flag has stayed, and no leader knows of it yet (law 8).
+    pub(crate) fn notice_flag(&self) {
+        let log = self.log.state();
+        if self.revert.get() != Revert::None || !log.no_vote || self.log.must_reopen() {
+            return;
+        }
+        let revert = match log.last.filter(|_| self.is_leader()) {
+            // Its own log is the one that the others follow.
+            Some(end) => Revert::Until { end },
+            None => Revert::Unannounced,
+        };
+        self.revert.set(revert);
+    }
+
     /// Lets a flagged replica vote again once it holds what its leader named (law 8). Not while
     /// there is damage in its log that a read has met: the log is reopened first, without it, and
     /// has an end of its own to reach then.
@@ -159,12 +176,15 @@ impl Core {
         {
             return;
         }
-        self.revert.set(Revert::None);
+        self.revert.set(Revert::Falling);
         let core = self.clone();
         let env = self.env.clone();
         env.spawn_local(async move {
             match core.log.set_no_vote(false).await {
                 Ok(()) => {
+                    if core.revert.get() == Revert::Falling {
+                        core.revert.set(Revert::None);
+                    }
                     tracing::info!(parent: &core.span(), group = %core.group, "this replica may vote again");
                     if let Some(raft) = core.raft() {
                         raft.runtime_config().elect(!core.no_vote());

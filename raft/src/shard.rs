@@ -267,6 +267,7 @@ impl RaftShard {
             storage_error: RefCell::new(None),
             stop_reason: RefCell::new(None),
             disk_full: Cell::new(false),
+            refused_end: Cell::new(None),
             stopped: Cell::new(false),
             stopping: Notify::new(),
             supervisor: RefCell::new(None),

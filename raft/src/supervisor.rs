@@ -193,6 +193,7 @@ async fn rebuild(shard: &Rc<ShardInner>, core: &Rc<Core>) -> Result<(), Restart>
         error => Restart::Failed(error.to_string()),
     })?;
     core.disk_full.set(false);
+    core.refused_end.set(None);
     core.door.restart();
     shard.start(core).await.map_err(|error| match error {
         RaftError::Stopped => Restart::Stopped,

@@ -13,6 +13,68 @@ use corduroy_record::LogIndex;
 use corduroy_storage::LogConfig;
 use harness::{Cluster, Stop, batch, run, run_paused, test_config, wait_for};
 
+/// It comes back with an empty disk under its old replica id.
+async fn start_empty(cluster: &mut Cluster, id: i32) {
+    cluster.nodes.get_mut(&id).expect("a node").lose_disk = true;
+    cluster.start(id).await;
+}
+
+async fn flag_falls(cluster: &Cluster, id: i32) {
+    wait_for("the flag to fall", || {
+        (!cluster.replica(id).log().state().no_vote).then_some(())
+    })
+    .await;
+}
+
+/// Three nodes with a leader. Each append carries one entry, and nobody is taken for down: a held
+/// link carries no pings either. All reads go to the disk.
+async fn slow_links() -> (Cluster, i32) {
+    let config = RaftConfig {
+        append_entries_max: 1,
+        append_window_requests: 1,
+        down_after: Duration::from_secs(60),
+        election_min: Duration::from_secs(60),
+        election_max: Duration::from_secs(90),
+        ..test_config()
+    };
+    let mut cluster = Cluster::new(3, config);
+    for node in cluster.nodes.values_mut() {
+        node.cache_bytes = 0;
+    }
+    let leader = cluster.lead_all().await;
+    (cluster, leader)
+}
+
+/// A follower misses what is `committed`, loses its disk, and gets back all but the last entry.
+/// Returns it, and the end that it has to reach.
+async fn start_short_of_its_end(
+    cluster: &mut Cluster,
+    leader: i32,
+    committed: &[&str],
+) -> (i32, LogIndex) {
+    cluster.agree().await;
+    let victim = cluster.other_than(leader);
+    cluster.kill(victim).await;
+    cluster.commit(committed).await;
+    let end = cluster.log_end(leader).expect("entries");
+    let index = LogIndex::new(end.get() - 1);
+    cluster.links.stop(
+        leader,
+        victim,
+        Stop {
+            node: victim,
+            index,
+        },
+    );
+    start_empty(cluster, victim).await;
+    let log = cluster.replica(victim).log().clone();
+    wait_for("all but the last entry", || {
+        (log.state().durable_last == Some(index)).then_some(())
+    })
+    .await;
+    (victim, end)
+}
+
 #[test]
 fn a_flagged_replica_refetches_and_then_votes_again() {
     run(async {
@@ -20,14 +82,9 @@ fn a_flagged_replica_refetches_and_then_votes_again() {
         cluster.commit(&["a", "b", "c"]).await;
         cluster.agree().await;
         let victim = cluster.other_than(leader);
-        // It comes back with an empty disk under its old replica id.
         cluster.kill(victim).await;
-        cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
-        cluster.start(victim).await;
-        wait_for("the flag to fall", || {
-            (!cluster.replica(victim).log().state().no_vote).then_some(())
-        })
-        .await;
+        start_empty(&mut cluster, victim).await;
+        flag_falls(&cluster, victim).await;
         assert_eq!(cluster.agree().await, ["a", "b", "c"]);
         // Now it counts: the group lives with it and one other.
         let other = (1..=3)
@@ -44,35 +101,10 @@ fn a_flagged_replica_refetches_and_then_votes_again() {
 #[test]
 fn a_flag_falls_only_at_the_end_that_a_leader_had_after_the_restart() {
     run(async {
-        let config = RaftConfig {
-            append_entries_max: 1,
-            append_window_requests: 1,
-            // The held link carries no pings either.
-            down_after: Duration::from_secs(60),
-            election_min: Duration::from_secs(60),
-            election_max: Duration::from_secs(90),
-            ..test_config()
-        };
-        let (mut cluster, leader) = Cluster::led(3, config).await;
+        let (mut cluster, leader) = slow_links().await;
         cluster.commit(&["a", "b", "c"]).await;
-        cluster.agree().await;
-        let victim = cluster.other_than(leader);
-        cluster.kill(victim).await;
-        cluster.commit(&["d", "e"]).await;
-        let end = cluster.log_end(leader).expect("entries");
-        let last_but_one = LogIndex::new(end.get() - 1);
-        let stop = Stop {
-            node: victim,
-            index: last_but_one,
-        };
-        cluster.links.stop(leader, victim, stop);
-        cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
-        cluster.start(victim).await;
+        let (victim, end) = start_short_of_its_end(&mut cluster, leader, &["d", "e"]).await;
         let log = cluster.replica(victim).log().clone();
-        wait_for("all but the last entry", || {
-            (log.state().durable_last == Some(last_but_one)).then_some(())
-        })
-        .await;
         // A change of the flag would be a record of its own, before this one.
         log.flush().await.expect("durable");
         assert!(log.state().no_vote, "it votes without {end}");
@@ -102,8 +134,7 @@ fn a_flagged_replica_does_not_help_to_elect_a_leader() {
         cluster.agree().await;
         cluster.kill(leader).await;
         cluster.kill(victim).await;
-        cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
-        cluster.start(victim).await;
+        start_empty(&mut cluster, victim).await;
         cluster.start(behind).await;
         tokio::time::sleep(std::time::Duration::from_secs(3)).await;
         for id in [victim, behind] {
@@ -181,10 +212,7 @@ async fn check_older_leader(sends_snapshot: bool) {
     cluster.commit(&["d"]).await;
     let values = cluster.agree().await;
     assert_eq!(values[values.len() - 3..], ["b", "c", "d"]);
-    wait_for("the flag to fall", || {
-        (!cluster.replica(victim).log().state().no_vote).then_some(())
-    })
-    .await;
+    flag_falls(&cluster, victim).await;
 }
 
 fn small_segments() -> LogConfig {
@@ -260,38 +288,10 @@ fn damage_that_a_read_has_met_is_not_forgiven_by_an_election() {
 #[test]
 fn damage_that_a_read_meets_while_it_catches_up_keeps_the_flag() {
     run(async {
-        let config = RaftConfig {
-            append_entries_max: 1,
-            append_window_requests: 1,
-            down_after: Duration::from_secs(60),
-            election_min: Duration::from_secs(60),
-            election_max: Duration::from_secs(90),
-            ..test_config()
-        };
-        let mut cluster = Cluster::new(3, config);
-        for node in cluster.nodes.values_mut() {
-            node.cache_bytes = 0;
-        }
-        let leader = cluster.lead_all().await;
+        let (mut cluster, leader) = slow_links().await;
         cluster.commit(&["a", "b", "c"]).await;
-        cluster.agree().await;
-        let victim = cluster.other_than(leader);
-        cluster.kill(victim).await;
-        cluster.commit(&["d"]).await;
-        let end = cluster.log_end(leader).expect("entries");
-        let last_but_one = LogIndex::new(end.get() - 1);
-        let stop = Stop {
-            node: victim,
-            index: last_but_one,
-        };
-        cluster.links.stop(leader, victim, stop);
-        cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
-        cluster.start(victim).await;
+        let (victim, end) = start_short_of_its_end(&mut cluster, leader, &["d"]).await;
         let log = cluster.replica(victim).log().clone();
-        wait_for("all but the last entry", || {
-            (log.state().durable_last == Some(last_but_one)).then_some(())
-        })
-        .await;
         meet_damage(&cluster, victim).await;
         cluster.links.heal_all();
         wait_for("its end", || {
@@ -301,6 +301,44 @@ fn damage_that_a_read_meets_while_it_catches_up_keeps_the_flag() {
         // A few looks at the flag later.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(log.must_reopen() && log.state().no_vote && log.state().damaged);
+    });
+}
+
+/// What is damaged may go before the log is opened again: here a snapshot takes its place. Then there
+/// is nothing to reopen, and the flag falls as that of any replica, by its leader's word.
+#[test]
+fn a_flag_falls_although_what_was_damaged_has_gone() {
+    run(async {
+        let mut cluster = Cluster::new(3, test_config());
+        for node in cluster.nodes.values_mut() {
+            node.log_config = small_segments();
+            node.cache_bytes = 0;
+        }
+        let leader = cluster.lead_all().await;
+        for n in 0..60 {
+            cluster.commit(&[&n.to_string()]).await;
+        }
+        cluster.agree().await;
+        let victim = cluster.other_than(leader);
+        let rest: Vec<i32> = (1..=3).filter(|id| *id != victim).collect();
+        cluster.kill(victim).await;
+        for n in 0..60 {
+            cluster.commit(&[&n.to_string()]).await;
+        }
+        cluster.agree().await;
+        for id in &rest {
+            purge_to_last_segment(&cluster, *id).await;
+            cluster.links.cut(*id, victim);
+        }
+        cluster.start(victim).await;
+        meet_damage(&cluster, victim).await;
+        let log = cluster.replica(victim).log().clone();
+        assert!(log.must_reopen() && log.state().no_vote);
+        cluster.links.heal_all();
+        wait_for("the snapshot", || (!log.must_reopen()).then_some(())).await;
+        flag_falls(&cluster, victim).await;
+        cluster.commit(&["last"]).await;
+        cluster.agree().await;
     });
 }
 
@@ -326,10 +364,7 @@ fn with_a_voter_away_nobody_is_taken_back_while_a_campaign_may_be_under_way() {
             cluster.nodes.get_mut(&victim).expect("a node").lose_disk = true;
             let began = cluster.env.now();
             cluster.start(victim).await;
-            wait_for("the flag to fall", || {
-                (!cluster.replica(victim).log().state().no_vote).then_some(())
-            })
-            .await;
+            flag_falls(&cluster, victim).await;
             let took = cluster.env.now().duration_since(began);
             assert_eq!(
                 took < campaign,
@@ -365,10 +400,7 @@ fn a_leader_says_once_that_a_follower_waits_for_a_voter_that_is_away() {
 
         cluster.start(away).await;
         let returned = cluster.env.now();
-        wait_for("the flag to fall", || {
-            (!cluster.replica(victim).log().state().no_vote).then_some(())
-        })
-        .await;
+        flag_falls(&cluster, victim).await;
         let took = cluster.env.now().duration_since(returned);
         assert!(took < Duration::from_secs(1), "{took:?}");
     });
@@ -412,10 +444,7 @@ fn a_replica_that_kept_its_vote_comes_back_without_the_third() {
         cluster.nodes.get_mut(&victim).expect("a node").flagged = true;
         cluster.start(victim).await;
         cluster.commit(&["b"]).await;
-        wait_for("the flag to fall", || {
-            (!cluster.replica(victim).log().state().no_vote).then_some(())
-        })
-        .await;
+        flag_falls(&cluster, victim).await;
         assert_eq!(cluster.agree().await, ["a", "b"]);
     });
 }
@@ -437,8 +466,7 @@ fn when_a_majority_is_flagged_the_longest_log_leads_once_all_have_answered() {
             cluster.kill(id).await;
         }
         for id in &rest {
-            cluster.nodes.get_mut(id).expect("a node").lose_disk = true;
-            cluster.start(*id).await;
+            start_empty(&mut cluster, *id).await;
         }
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         for id in &rest {
@@ -471,10 +499,7 @@ fn when_a_majority_is_flagged_the_longest_log_leads_once_all_have_answered() {
         cluster.commit(&["c"]).await;
         assert_eq!(cluster.agree().await, ["a", "b", "c"]);
         for id in 1..=3 {
-            wait_for("the flags to fall", || {
-                (!cluster.replica(id).log().state().no_vote).then_some(())
-            })
-            .await;
+            flag_falls(&cluster, id).await;
         }
     });
 }

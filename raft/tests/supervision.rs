@@ -167,3 +167,70 @@ fn a_failed_disk_stops_a_leader_that_writes_nothing() {
         assert_eq!(cluster.agree().await, ["a", "b"]);
     });
 }
+
+/// openraft goes on asking for what a full disk has just refused, to send it to followers: that is
+/// no loss, and the replica comes back.
+#[test]
+fn a_leader_that_is_asked_for_what_its_full_disk_refused_comes_back() {
+    run(async {
+        let (cluster, leader) = Cluster::led(3, test_config()).await;
+        cluster.commit(&["a"]).await;
+        cluster.agree().await;
+        let large = "x".repeat(300_000);
+        for other in (1..=3).filter(|id| *id != leader) {
+            // What is in flight to it does not get through: it is asked for again.
+            cluster.links.stall_after(leader, other, 0);
+        }
+        cluster.nodes[&leader].disk.set_capacity(0);
+        let tickets: Vec<_> = (0..8)
+            .map(|_| cluster.propose(leader, harness::batch(&large)))
+            .collect();
+        wait_for("the disk to refuse them", || {
+            (cluster.nodes[&leader].shard().metrics().restarts > 0).then_some(())
+        })
+        .await;
+        for other in (1..=3).filter(|id| *id != leader) {
+            cluster.links.unstall(leader, other);
+        }
+        cluster.nodes[&leader].disk.set_capacity(u64::MAX);
+        for ticket in tickets {
+            ticket.wait().await;
+        }
+        cluster.commit(&["b"]).await;
+        let values = cluster.agree().await;
+        assert_eq!(values.last().map(String::as_str), Some("b"));
+        let stopped = cluster.nodes[&leader].machine().borrow().stopped();
+        assert_eq!(
+            stopped, None,
+            "it recovers without a restart of the process"
+        );
+    });
+}
+
+/// A log that lacks what its replica counts on has lost it. Restarting for ever would not bring it
+/// back, and nobody would be told.
+#[test]
+fn a_leader_whose_log_lost_its_end_stops_and_says_so() {
+    run(async {
+        let (mut cluster, leader) = Cluster::led(3, test_config()).await;
+        cluster.commit(&["a"]).await;
+        cluster.agree().await;
+        let behind = cluster.other_than(leader);
+        cluster.kill(behind).await;
+        let held = cluster.log_end(leader).expect("entries");
+        cluster.commit(&["b", "c"]).await;
+        let log = cluster.replica(leader).log().clone();
+        log.truncate_after(Some(held)).await.expect("a cut");
+        cluster.start(behind).await;
+        let reason = wait_for("the leader to stop", || {
+            cluster.nodes[&leader].machine().borrow().stopped()
+        })
+        .await;
+        assert!(reason.contains("is outside of the log"), "{reason}");
+        assert_eq!(cluster.nodes[&leader].shard().metrics().restarts, 0);
+        // The others have it all.
+        cluster.kill(leader).await;
+        cluster.commit(&["d"]).await;
+        assert_eq!(cluster.agree().await, ["a", "b", "c", "d"]);
+    });
+}

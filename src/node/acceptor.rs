@@ -10,7 +10,7 @@ use corduroy_protocol::{
     CLIENT_SOFTWARE_NAME, Request, Response, UNREADY_SINCE, decode_request, encode_response,
     unready_response,
 };
-use corduroy_raft::{Purpose, read_hello, serve_anonymous};
+use corduroy_raft::{AdmissionDesk, Purpose, read_hello, serve_anonymous};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -143,6 +143,7 @@ pub struct PeerTargets {
 struct PeerTargetsInner {
     handles: std::cell::RefCell<Vec<ShardHandle>>,
     answer: std::cell::RefCell<Option<CallAnswer>>,
+    desk: std::cell::RefCell<Option<AdmissionDesk>>,
 }
 
 impl PeerTargets {
@@ -151,7 +152,12 @@ impl PeerTargets {
         *self.inner.answer.borrow_mut() = Some(answer);
     }
 
-    /// The shards, once the node has its place; they answer everything from then on.
+    /// Who answers other processes that ask for their node's place, once this one knows who it is.
+    pub fn set_desk(&self, desk: AdmissionDesk) {
+        *self.inner.desk.borrow_mut() = Some(desk);
+    }
+
+    /// The shards, once the node has its place; they answer everything else from then on.
     pub fn set_shards(&self, handles: Vec<ShardHandle>) {
         *self.inner.handles.borrow_mut() = handles;
     }
@@ -181,6 +187,11 @@ async fn take_peer(mut stream: Stream, targets: PeerTargets) -> Result<(), Strin
     let hello = read_hello(&mut stream)
         .await
         .map_err(|error| error.to_string())?;
+    let desk = targets.inner.desk.borrow().clone();
+    if let Some(desk) = desk.filter(|_| hello.purpose == Purpose::Admission) {
+        let served = desk.serve(stream, hello).await;
+        return served.map_err(|error| error.to_string());
+    }
     let handle = {
         let handles = targets.inner.handles.borrow();
         let shard = match hello.purpose {

@@ -13,8 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use corduroy_env::{Env, Listener};
 use corduroy_raft::{
-    AddressBook, ClusterTag, FailureDetector, ForwardedFrame, Identity as RaftIdentity,
-    Incarnations, RaftConfig, RaftShard, ShardHooks,
+    AddressBook, AdmissionDesk, ClusterTag, FailureDetector, ForwardedFrame,
+    Identity as RaftIdentity, Incarnations, RaftConfig, RaftShard, ShardHooks,
 };
 use corduroy_record::{GroupId, NodeId};
 use corduroy_storage::{Disk, IoMode, Store, StoreConfig};
@@ -142,8 +142,30 @@ pub async fn boot(
     }
     let book = AddressBook::new();
     let incarnation = env.random_u64();
+    let incarnations = Incarnations::default();
+    targets.set_desk(AdmissionDesk {
+        env: env.clone(),
+        config: RaftConfig {
+            ping_interval: config.ping_interval,
+            down_after: config.down_after,
+            ..RaftConfig::default()
+        },
+        identity: RaftIdentity {
+            node,
+            incarnation,
+            shard: 0,
+            shards: 1,
+            cluster: cluster.clone(),
+            incarnations: incarnations.clone(),
+        },
+        book: book.clone(),
+    });
     let known = identity.members.clone();
     let members = known.iter().map(|member| member.rpc);
+    let registered = identity
+        .members
+        .iter()
+        .find(|member| member.id == node.get());
     let twins = TwinWatch {
         env: env.clone(),
         node,
@@ -151,14 +173,21 @@ pub async fn boot(
         incarnation,
         cluster: cluster.clone(),
         own: addresses.rpc,
+        registered: registered.map(|member| member.rpc),
         data_dir: root.clone(),
         down_after: config.down_after,
+        ping_interval: config.ping_interval,
         places: members.chain(config.seeds.iter().copied()).collect(),
+        has_peers: identity
+            .members
+            .iter()
+            .any(|member| member.id != node.get()),
     };
     waiting.set("it asks the other nodes whether anybody has its place".to_owned());
     // Before a replica opens: whoever is a copy must not have voted or led until it knows.
-    twins.ask(&book).await.map_err(StartError::Twin)?;
-    let incarnations = Incarnations::default();
+    incarnations.fall_silent();
+    let asked = twins.ask(&incarnations, &book).await;
+    let places = asked.map_err(StartError::Twin)?;
     let shards = config.shards.max(1);
     let mut mailboxes = Vec::with_capacity(shards);
     let mut handles = Vec::with_capacity(shards);
@@ -191,7 +220,8 @@ pub async fn boot(
     // Peers' connections come through the mailbox, and the controller needs its peers.
     let serving = env.spawn_local(serve_shard(shard.clone(), store.clone(), mailbox));
     let detector = start_detector(&common);
-    let mut twin = watch_twins(&env, twins, incarnations, book.clone());
+    let watching = twins.watch(incarnations, book.clone(), places);
+    let mut twin = watch_twins(&env, watching);
     let controller = Controller::start(ControllerParts {
         env: env.clone(),
         identity,
@@ -292,13 +322,11 @@ async fn tell_missing(
 /// Resolves with the node's last words if another process turns out to have its place.
 fn watch_twins(
     env: &Env,
-    twins: TwinWatch,
-    incarnations: Incarnations,
-    book: AddressBook,
+    watching: impl Future<Output = String> + 'static,
 ) -> oneshot::Receiver<String> {
     let (sender, words) = oneshot::channel();
     env.spawn_local(async move {
-        let words = twins.watch(incarnations, book).await;
+        let words = watching.await;
         // Whoever no longer listens is ending the node already.
         let _gone = sender.send(words);
     });

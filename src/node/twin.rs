@@ -2,7 +2,9 @@
 //!
 //! A data directory can be copied (a backup, a cloned machine), and its copy started beside the
 //! original. Asked before the node opens a single replica, so that a copy has neither voted nor led
-//! when it learns what it is; asked again whenever a peer refuses this process.
+//! when it learns what it is; asked again whenever a peer refuses this process, and as long as
+//! nobody has answered at all. Until somebody has, and nobody refuses, this process is silent: it
+//! neither votes nor leads.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +13,8 @@ use std::time::Duration;
 
 use corduroy_env::Env;
 use corduroy_raft::{
-    AddressBook, Admission, AdmissionAsk, ClusterTag, Incarnations, TwinRefusal, ask_admission,
+    AddressBook, Admission, AdmissionAsk, CallError, ClusterTag, Incarnations, Reservation,
+    TwinRefusal, ask_admission,
 };
 use corduroy_record::NodeId;
 use futures::future::join_all;
@@ -21,13 +24,16 @@ use uuid::Uuid;
 /// How long a process that is refused asks again before it ends: the other one may be dying, and
 /// its connections with it.
 const TWIN_PATIENCE: Duration = Duration::from_secs(10);
-/// How long one of those who are asked may take to answer. Whoever listens answers at once; only
-/// the one behind a broken network makes the asker wait.
+/// How long one of those who are asked may take to be reached, and then to answer. Whoever listens
+/// answers at once; only the one behind a broken network makes the asker wait.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// First pause between two rounds; it doubles.
+/// First pause between two rounds; it doubles. A random share comes on top: of two that ask at the
+/// same time one has to come first.
 const ROUND_PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Longest pause between two rounds.
+/// Longest pause between two rounds, without that share.
 const ROUND_PAUSE_MAX: Duration = Duration::from_millis(200);
+/// How long the places stay reserved once this process speaks: by then it is connected.
+const HOLD: Duration = Duration::from_secs(10);
 
 /// This process, as it asks for its node's place.
 #[derive(Clone)]
@@ -44,111 +50,209 @@ pub struct TwinWatch {
     pub cluster: ClusterTag,
     /// Where other nodes reach this process.
     pub own: SocketAddr,
+    /// Where they reached this node when it last ran.
+    pub registered: Option<SocketAddr>,
     /// What may be a copy.
     pub data_dir: PathBuf,
     /// Silence after which peers hold a process for dead.
     pub down_after: Duration,
+    /// How often it tells those who keep its place that it lives.
+    pub ping_interval: Duration,
     /// Where the members were when this node last ran, and the seeds.
     pub places: Vec<SocketAddr>,
+    /// Others are members of the cluster: one of them has to know this process before it speaks.
+    pub has_peers: bool,
 }
 
 /// A refusal, and where the other process is, if that is known.
 type Refused = (TwinRefusal, Option<SocketAddr>);
 
+/// The places that others keep for this process.
+type Held = BTreeMap<SocketAddr, Reservation>;
+
+/// What one of those who were asked says now. What it said before does not count: whoever is silent
+/// now knows nothing that could still hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// The place is free, and kept for this process.
+    Free,
+    Refused(Refused),
+    /// Somebody listens where this node was registered, and says nothing: perhaps another process
+    /// of it that is just starting.
+    Unready,
+    /// Nobody, or nobody who knows this cluster.
+    Nobody,
+}
+
+/// What a round of answers comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Everybody who answers keeps the place for this process.
+    Free,
+    /// Somebody holds another one for this node.
+    Refused(Refused),
+    /// Another one has taken the place for good.
+    Ended(Refused),
+    Unready,
+    /// Nobody has answered.
+    Alone,
+}
+
+/// Decides, without I/O, from the answers of one round alone.
+fn judge(answers: &[Answer]) -> Verdict {
+    let refusals = answers.iter().filter_map(|answer| match answer {
+        Answer::Refused(refused) => Some(*refused),
+        _ => None,
+    });
+    // A final one first, then one that says where the other process is.
+    let worst =
+        refusals.max_by_key(|(refusal, at)| (*refusal == TwinRefusal::Superseded, at.is_some()));
+    match worst {
+        Some(refused) if refused.0 == TwinRefusal::Superseded => Verdict::Ended(refused),
+        Some(refused) => Verdict::Refused(refused),
+        None if answers.contains(&Answer::Free) => Verdict::Free,
+        None if answers.contains(&Answer::Unready) => Verdict::Unready,
+        None => Verdict::Alone,
+    }
+}
+
 impl TwinWatch {
-    /// Returns once nobody who answers holds another process for this node.
+    /// Returns once nobody who answers holds another process for this node: what they keep for this
+    /// one until it has connected. From then on it speaks, unless nobody has answered who has to.
     ///
     /// # Errors
     /// Another process lives, or has taken this one's place: the words to end with.
-    pub async fn ask(&self, book: &AddressBook) -> Result<(), String> {
+    pub async fn ask(
+        &self,
+        incarnations: &Incarnations,
+        book: &AddressBook,
+    ) -> Result<Held, String> {
         let started = self.env.now();
         // A machine that lost power closed no connection: its process counts as alive until then.
         let patience = TWIN_PATIENCE.max(self.down_after * 2);
         let mut pause = ROUND_PAUSE_MIN;
-        let mut refused: BTreeMap<SocketAddr, Refused> = BTreeMap::new();
         let mut told = false;
         loop {
-            self.ask_round(book, &mut refused).await;
+            let refusals = incarnations.refusals();
+            let mut held = Held::new();
+            let mut verdict = judge(&self.round(book, &mut held).await);
+            if verdict == Verdict::Free {
+                // Whoever was silent is asked again while the others keep the place. Of two that
+                // start together one finds it taken, at the latest now: they cannot both have been
+                // first at one node before the other one's node began to answer.
+                verdict = judge(&self.round(book, &mut held).await);
+            }
             let waited = self.env.now().duration_since(started);
-            let Some(worst) = worst_of(&refused) else {
-                if told {
-                    info!(node = %self.node, "the other process of this node has ended");
+            match verdict {
+                Verdict::Ended(refused) => return Err(self.end(refused)),
+                Verdict::Refused(refused) if waited >= patience => return Err(self.end(refused)),
+                Verdict::Unready if waited < patience => {}
+                Verdict::Refused(_) => {
+                    if !std::mem::replace(&mut told, true) {
+                        warn!(
+                            node = %self.node,
+                            patience_seconds = patience.as_secs(),
+                            "another process of this node is connected to the cluster; waiting for its end"
+                        );
+                    }
                 }
-                return Ok(());
-            };
-            if worst.0 == TwinRefusal::Superseded || waited >= patience {
-                let words = self.last_words(worst);
-                error!("{words}");
-                return Err(words);
+                Verdict::Free | Verdict::Unready | Verdict::Alone => {
+                    if told {
+                        info!(node = %self.node, "the other process of this node has ended");
+                    }
+                    if verdict == Verdict::Free || !self.has_peers {
+                        incarnations.speak(refusals);
+                    }
+                    return Ok(held);
+                }
             }
-            if !std::mem::replace(&mut told, true) {
-                warn!(
-                    node = %self.node,
-                    patience_seconds = patience.as_secs(),
-                    "another process of this node is connected to the cluster; waiting for its end"
-                );
-            }
-            self.env.sleep(pause).await;
-            pause = (pause * 2).min(ROUND_PAUSE_MAX);
+            // Nobody keeps anything for this process in between: another one may come first.
+            drop(held);
+            self.pause(&mut pause).await;
         }
     }
 
-    /// Asks again whenever a peer refuses this process; returns the words to end with.
-    pub async fn watch(self, incarnations: Incarnations, book: AddressBook) -> String {
+    /// Asks again whenever this process may not speak; returns the words to end with.
+    pub async fn watch(self, incarnations: Incarnations, book: AddressBook, held: Held) -> String {
+        let mut held = Some(held);
+        let mut pause = ROUND_PAUSE_MIN;
         loop {
-            incarnations.until_refused().await;
-            if let Err(words) = self.ask(&book).await {
-                return words;
+            tokio::select! {
+                biased;
+                () = incarnations.until_silent() => {}
+                () = self.env.sleep(HOLD), if held.is_some() => {
+                    held = None;
+                    continue;
+                }
             }
-            self.env.sleep(ROUND_PAUSE_MAX).await;
+            match self.ask(&incarnations, &book).await {
+                Ok(kept) => held = Some(kept),
+                Err(words) => return words,
+            }
+            if incarnations.speaks() {
+                pause = ROUND_PAUSE_MIN;
+            } else {
+                self.pause(&mut pause).await;
+            }
         }
     }
 
-    async fn ask_round(&self, book: &AddressBook, refused: &mut BTreeMap<SocketAddr, Refused>) {
+    async fn pause(&self, pause: &mut Duration) {
+        let micros = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+        let share = Duration::from_micros(self.env.random_below(micros.max(1)));
+        self.env.sleep(*pause + share).await;
+        *pause = (*pause * 2).min(ROUND_PAUSE_MAX);
+    }
+
+    /// Asks everybody who does not keep the place already.
+    async fn round(&self, book: &AddressBook, held: &mut Held) -> Vec<Answer> {
+        held.retain(|_, reservation| reservation.holds());
         let mut places = self.places.clone();
         let known = book.nodes().into_iter();
         places.extend(known.filter_map(|node| book.get(node)));
-        places.retain(|place| *place != self.own);
+        places.retain(|place| *place != self.own && !held.contains_key(place));
         places.sort_unstable();
         places.dedup();
+        let asks = places.iter().map(|place| self.ask_one(*place));
+        let mut answers = vec![Answer::Free; held.len()];
+        for (place, (answer, reservation)) in places.iter().zip(join_all(asks).await) {
+            answers.push(answer);
+            held.extend(reservation.map(|reservation| (*place, reservation)));
+        }
+        answers
+    }
+
+    async fn ask_one(&self, place: SocketAddr) -> (Answer, Option<Reservation>) {
         let ask = AdmissionAsk {
             node: self.node,
             incarnation: self.incarnation,
             cluster: self.cluster.get(),
+            ping_interval: self.ping_interval,
         };
-        let answers = places.iter().map(|place| async {
-            let answer = ask_admission(&self.env, *place, ask, ANSWER_MAX).await;
-            (*place, answer)
-        });
-        for (place, answer) in join_all(answers).await {
-            match answer {
-                Ok(Admission { refusal: None, .. }) => {
-                    refused.remove(&place);
-                }
-                Ok(Admission {
-                    by,
-                    refusal: Some(refusal),
-                    registered,
-                }) => {
-                    let at = if by == self.node {
-                        Some(place)
-                    } else {
-                        registered.filter(|addr| *addr != self.own)
-                    };
-                    refused.insert(place, (refusal, at));
-                }
-                // Nobody, or nobody with a place in this cluster. One that has just refused and is
-                // silent now has not taken it back, unless it was the other process itself.
-                Err(_) => {
-                    if refused
-                        .get(&place)
-                        .is_some_and(|(_, at)| *at == Some(place))
-                    {
-                        refused.remove(&place);
-                    }
-                }
+        match ask_admission(&self.env, place, ask, ANSWER_MAX).await {
+            Ok(Admission::Reserved(reservation)) => (Answer::Free, Some(reservation)),
+            Ok(Admission::Refused {
+                by,
+                refusal,
+                registered,
+            }) => {
+                let at = if by == self.node {
+                    Some(place)
+                } else {
+                    registered.filter(|addr| *addr != self.own)
+                };
+                (Answer::Refused((refusal, at)), None)
             }
+            Err(CallError::Unreachable) => (Answer::Nobody, None),
+            Err(_) if self.registered == Some(place) => (Answer::Unready, None),
+            Err(_) => (Answer::Nobody, None),
         }
+    }
+
+    fn end(&self, refused: Refused) -> String {
+        let words = self.last_words(refused);
+        error!("{words}");
+        words
     }
 
     fn last_words(&self, (refusal, at): Refused) -> String {
@@ -173,12 +277,6 @@ impl TwinWatch {
     }
 }
 
-/// The refusal to act on: a final one first, then one that says where the other process is.
-fn worst_of(refused: &BTreeMap<SocketAddr, Refused>) -> Option<Refused> {
-    let refusals = refused.values().copied();
-    refusals.max_by_key(|(refusal, at)| (*refusal == TwinRefusal::Superseded, at.is_some()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,9 +289,12 @@ mod tests {
             incarnation: 1,
             cluster: ClusterTag::unknown(),
             own: ([127, 0, 0, 1], 1).into(),
+            registered: None,
             data_dir: PathBuf::from("/copy"),
             down_after: Duration::from_millis(500),
+            ping_interval: Duration::from_millis(100),
             places: Vec::new(),
+            has_peers: true,
         }
     }
 
@@ -211,16 +312,55 @@ mod tests {
         }
     }
 
+    fn refused(port: u16) -> Answer {
+        let at: SocketAddr = ([127, 0, 0, 1], port).into();
+        Answer::Refused((TwinRefusal::AnotherLives, Some(at)))
+    }
+
     #[test]
     fn a_final_refusal_counts_before_all_others() {
-        let place = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let mut refused = BTreeMap::from([(place(1), (TwinRefusal::AnotherLives, None))]);
-        assert_eq!(worst_of(&refused), Some((TwinRefusal::AnotherLives, None)));
-        refused.insert(place(2), (TwinRefusal::AnotherLives, Some(place(9))));
-        let named = (TwinRefusal::AnotherLives, Some(place(9)));
-        assert_eq!(worst_of(&refused), Some(named));
-        refused.insert(place(3), (TwinRefusal::Superseded, None));
-        assert_eq!(worst_of(&refused), Some((TwinRefusal::Superseded, None)));
-        assert_eq!(worst_of(&BTreeMap::new()), None);
+        let unplaced = (TwinRefusal::AnotherLives, None);
+        let last = (TwinRefusal::Superseded, None);
+        assert_eq!(
+            judge(&[Answer::Free, Answer::Refused(unplaced)]),
+            Verdict::Refused(unplaced)
+        );
+        let Answer::Refused(named) = refused(9) else {
+            unreachable!()
+        };
+        assert_eq!(
+            judge(&[Answer::Refused(unplaced), refused(9)]),
+            Verdict::Refused(named)
+        );
+        assert_eq!(
+            judge(&[refused(9), Answer::Refused(last), Answer::Free]),
+            Verdict::Ended(last)
+        );
+    }
+
+    #[test]
+    fn who_is_silent_has_no_say_whatever_it_said_before() {
+        // A quick restart: one peer has not read the end of the process before.
+        let (mut one, mut other) = (Answer::Free, refused(9));
+        assert!(matches!(judge(&[one, other]), Verdict::Refused(_)));
+        // It dies with that.
+        other = Answer::Nobody;
+        assert_eq!(judge(&[one, other]), Verdict::Free);
+        // So does the one that knew better: this process is alone, and says nothing.
+        one = Answer::Nobody;
+        assert_eq!(judge(&[one, other]), Verdict::Alone);
+        assert_eq!(judge(&[]), Verdict::Alone);
+        // Back, and of its old opinion.
+        assert!(matches!(judge(&[one, refused(9)]), Verdict::Refused(_)));
+    }
+
+    #[test]
+    fn one_that_is_just_starting_is_waited_for_unless_somebody_knows() {
+        assert_eq!(judge(&[Answer::Unready, Answer::Nobody]), Verdict::Unready);
+        assert_eq!(judge(&[Answer::Unready, Answer::Free]), Verdict::Free);
+        assert!(matches!(
+            judge(&[Answer::Unready, refused(9)]),
+            Verdict::Refused(_)
+        ));
     }
 }

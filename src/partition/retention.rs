@@ -157,13 +157,14 @@ impl Partition {
             let mut next = Some(first);
             while let Some(index) = next {
                 let result = partition.replica.purge_to(index).await;
-                next = partition.purges.borrow_mut().ended(index, result.is_ok());
-                let Err(error) = &result else { continue };
-                // Soon after a start the saved tables may not reach as far yet as the decision.
-                if partition.purges.borrow().failures < FAILURES_TOLD_FROM {
-                    debug!(parent: &partition.span(), %index, %error, "the log cannot be purged yet");
+                let failed = result.err().map(|error| error.to_string());
+                let (mut purges, span) = (partition.purges.borrow_mut(), partition.span());
+                next = purges.ended(index, failed.is_none());
+                let Some(error) = failed else { continue };
+                if purges.is_news(&error) {
+                    warn!(parent: &span, %index, error, "the log could not be purged yet");
                 } else {
-                    warn!(parent: &partition.span(), %index, %error, "the log could not be purged yet");
+                    debug!(parent: &span, %index, error, "the log cannot be purged yet");
                 }
             }
         });
@@ -179,6 +180,8 @@ pub(super) struct Purges {
     running: bool,
     /// Purges that have failed since the last one that did not.
     failures: u32,
+    /// Why they failed, as far as somebody was told.
+    told: Option<String>,
 }
 
 /// So many purges in a row that fail are somebody's business.
@@ -204,12 +207,24 @@ impl Purges {
     /// decision or the next look at retention.
     fn ended(&mut self, index: LogIndex, done: bool) -> Option<LogIndex> {
         self.running = false;
-        self.failures = if done { 0 } else { self.failures + 1 };
         if done {
+            self.failures = 0;
+            self.told = None;
             return self.begin();
         }
+        self.failures = self.failures.saturating_add(1);
         self.decided(index);
         None
+    }
+
+    /// Whether somebody is to be told of a failure: of each cause once, until a purge succeeds. Not
+    /// at first: soon after a start the saved tables may not reach as far yet as the decision.
+    fn is_news(&mut self, cause: &str) -> bool {
+        if self.failures < FAILURES_TOLD_FROM || self.told.as_deref() == Some(cause) {
+            return false;
+        }
+        self.told = Some(cause.to_owned());
+        true
     }
 }
 
@@ -256,6 +271,31 @@ mod tests {
         assert_eq!(purges.ended(index(30), true), None);
         assert_eq!(purges.failures, 0);
         assert_eq!(purges.begin(), None);
+    }
+
+    #[test]
+    fn a_purge_that_fails_again_and_again_is_told_of_once_for_each_cause() {
+        let index = LogIndex::new(10);
+        let mut purges = Purges::default();
+        let mut ended = |cause: Option<&str>| {
+            purges.decided(index);
+            purges.begin();
+            purges.ended(index, cause.is_none());
+            cause.is_some_and(|cause| purges.is_news(cause))
+        };
+        let young = Some("no saved tables reach that far");
+        let mut run = |causes: &[Option<&str>]| -> Vec<bool> {
+            causes.iter().map(|cause| ended(*cause)).collect()
+        };
+        assert_eq!(
+            run(&[young; 6]),
+            [false, false, true, false, false, false],
+            "not at first, and then once"
+        );
+        assert_eq!(run(&[Some("the disk failed"); 2]), [true, false]);
+        assert_eq!(run(&[young; 2]), [true, false], "it has changed");
+        assert_eq!(run(&[None]), [false]);
+        assert_eq!(run(&[young; 4]), [false, false, true, false], "anew");
     }
 
     #[test]

@@ -280,7 +280,11 @@ impl Shard {
                 self.current_from.set(Some(from));
                 self.image_changed.notify_one();
             }
-            ShardMessage::Leaders(updates) => self.parts.metadata.set_leaders(&updates),
+            ShardMessage::Leaders(updates) => {
+                self.parts
+                    .metadata
+                    .set_leaders(&updates, self.parts.env.now());
+            }
             ShardMessage::Led { gained, lost } => self.tell(gained, lost),
             ShardMessage::Peer { node, state } => self.peer_changed(node, state),
             ShardMessage::Isolated(isolated) => self.parts.metadata.set_isolated(isolated),

@@ -174,7 +174,7 @@ impl Shard {
     /// Shard 0: gives news from anywhere to all shards of this node.
     pub fn publish(&self, updates: Vec<LeaderUpdate>) {
         let updates = Arc::new(updates);
-        self.metadata().set_leaders(&updates);
+        self.metadata().set_leaders(&updates, self.env().now());
         for (index, handle) in self.handles().iter().enumerate() {
             if index == usize::from(self.index()) {
                 continue;

@@ -215,6 +215,12 @@ impl Node {
         self.child.is_some()
     }
 
+    /// Whether the process has ended by itself. [`Node::wait_ended`] says how.
+    pub fn has_ended(&mut self) -> bool {
+        let child = self.child.as_mut().expect("running");
+        child.try_wait().expect("a child").is_some()
+    }
+
     /// Waits until the process ends by itself; its exit code.
     pub fn wait_ended(&mut self) -> Option<i32> {
         let mut child = self.child.take().expect("running");

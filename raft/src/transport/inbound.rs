@@ -10,7 +10,6 @@ use futures::{FutureExt, StreamExt};
 
 use super::outbox::{Outbox, Packed};
 use super::switchboard::Switchboard;
-use crate::admission::answer_admission;
 use crate::incarnations::Contact;
 use crate::wire::{
     FrameReader, Hello, HelloError, Message, Purpose, WireError, answer_hello, check_hello,
@@ -74,7 +73,7 @@ pub(super) async fn read_frames(
     let mut work: FuturesUnordered<LocalBoxFuture<'static, usize>> = FuturesUnordered::new();
     let mut work_bytes = 0;
     loop {
-        if contact.is_some_and(Contact::is_superseded) {
+        if contact.is_some_and(Contact::is_muted) {
             // Another process is that node by now: nothing that this one says counts.
             return Err(WireError::Closed);
         }
@@ -154,16 +153,17 @@ async fn serve_inner(
         target_shard: board.identity.shard,
         refusal: None,
     };
-    // A stranger of another cluster has no place here to lose.
-    let fits = check_hello(&ours, theirs).is_ok();
     if theirs.purpose == Purpose::Admission {
-        if fits {
-            ours.refusal = board.examine(theirs).await.err();
-        }
-        let registered = board.book.get(theirs.node);
-        answer_admission(&mut stream, &ours, theirs, registered).await?;
+        // The node answers these itself, before it has shards.
         return Ok(());
     }
+    if theirs.purpose == Purpose::Peer && !board.speaks() {
+        // Answered again when nobody refuses this process any more. Pings are answered all along:
+        // they keep its node's place.
+        return Ok(());
+    }
+    // A stranger of another cluster has no place here to lose.
+    let fits = check_hello(&ours, theirs).is_ok();
     let mut contact = None;
     if fits && theirs.purpose != Purpose::Anonymous {
         match board.admit(theirs).await {
@@ -186,6 +186,7 @@ async fn serve_inner(
     // Reading first: what it answers is then written in the same turn.
     let ended = tokio::select! {
         biased;
+        () = board.identity.incarnations.until_silent(), if theirs.purpose == Purpose::Peer => Ok(()),
         read = read_frames(board, theirs.node, contact.as_ref(), read, reply) => read,
         written = outbox.write_to(&mut write) => written.map_err(WireError::from),
     };
@@ -205,7 +206,7 @@ async fn answer_pings(
     loop {
         let frame = reader.next().await?;
         if let Some(contact) = contact {
-            if contact.is_superseded() {
+            if contact.is_muted() {
                 return Err(WireError::Closed);
             }
             contact.heard(board.env.now());

@@ -112,9 +112,9 @@ impl Link {
     }
 
     /// Leaves a connection to a process whose place another one has taken; `true` if it did.
-    pub(super) fn leave_superseded(&self) -> bool {
+    pub(super) fn leave_muted(&self) -> bool {
         let contact = self.contact.borrow();
-        if !contact.as_ref().is_some_and(|c| c.is_superseded()) {
+        if !contact.as_ref().is_some_and(|c| c.is_muted()) {
             return false;
         }
         drop(contact);
@@ -137,7 +137,7 @@ impl Link {
     }
 
     fn dial(self: &Rc<Self>) -> Result<(), LinkDown> {
-        let Some(board) = self.board.upgrade() else {
+        let Some(board) = self.board.upgrade().filter(|board| board.speaks()) else {
             return Err(LinkDown);
         };
         self.phase.set(Phase::Dialling);
@@ -172,9 +172,11 @@ impl Link {
             *self.contact.borrow_mut() = Some(contact.clone());
             let (read, mut write) = stream.into_split();
             let reply = ReplyPath::Connection(outbox.clone());
-            // Either half ending ends the connection.
+            // Either half ending ends the connection, and so does a refusal by any peer: from then
+            // on this process has no vote, and acknowledges nothing.
             tokio::select! {
                 biased;
+                () = board.identity.incarnations.until_silent() => {}
                 read = read_frames(&board, self.peer, Some(&contact), read, reply) => {
                     if let Err(error) = read {
                         tracing::debug!(peer = %self.peer, %error, "a peer connection ended");

@@ -252,44 +252,24 @@ impl Switchboard {
     pub(crate) fn node_up(&self, peer: NodeId) {
         let link = self.links.borrow().get(&peer).cloned();
         if let Some(link) = link {
-            if link.leave_superseded() {
+            if link.leave_muted() {
                 self.link_broke(peer);
             }
             link.forget_failures();
         }
     }
 
-    fn speaker(&self, hello: &Hello) -> Speaker {
-        Speaker {
-            node: hello.node,
-            incarnation: hello.incarnation,
-        }
-    }
-
-    /// This process is the one of its node.
-    fn refuse_own(&self, hello: &Hello) -> Result<(), TwinRefusal> {
-        let own = &self.identity;
-        if hello.node != own.node || hello.incarnation == own.incarnation {
-            return Ok(());
-        }
-        own.incarnations.tell_of_own(self.speaker(hello));
-        Err(TwinRefusal::AnotherLives)
-    }
-
     /// Counts a connection with the process that speaks for a peer, or refuses another one.
     pub(super) async fn admit(&self, theirs: &Hello) -> Result<Contact, TwinRefusal> {
-        self.refuse_own(theirs)?;
+        self.identity.refuse_own(theirs)?;
         let table = &self.identity.incarnations;
-        let speaker = self.speaker(theirs);
+        let speaker = Speaker::of(theirs);
         table.admit(&self.env, speaker, &self.config).await
     }
 
-    /// Whether [`Switchboard::admit`] would take it.
-    pub(super) async fn examine(&self, theirs: &Hello) -> Result<(), TwinRefusal> {
-        self.refuse_own(theirs)?;
-        let table = &self.identity.incarnations;
-        let speaker = self.speaker(theirs);
-        table.examine(&self.env, speaker, &self.config).await
+    /// Whether this process may speak for its node.
+    pub(super) fn speaks(&self) -> bool {
+        self.identity.incarnations.speaks()
     }
 
     /// One received frame: an answer goes to whoever waits for it, a request to the replicas.

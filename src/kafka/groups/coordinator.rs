@@ -107,7 +107,7 @@ async fn find(ctx: &KafkaContext, key_type: i8, keys: Vec<StrBytes>) -> Vec<(Str
         .filter_map(|key| partition_of(ctx, key))
         .collect();
     let places: Vec<GroupId> = places.into_iter().collect();
-    wait_for_coordinators(ctx, &places).await;
+    wait_for_coordinators(ctx, places).await;
     let keys = keys.into_iter();
     keys.map(|key| {
         let found = leader_of(ctx, &key);
@@ -117,18 +117,14 @@ async fn find(ctx: &KafkaContext, key_type: i8, keys: Vec<StrBytes>) -> Vec<(Str
 }
 
 /// Waits for coordinators as Metadata does for leaders: a client that is told of none waits for its
-/// own timer (librdkafka: 0.5 s). Where a leader's node was lost it waits no longer than until
-/// [`FAILOVER_WAIT`] after that; where nobody has led yet, or a leader has resigned, just as long from
-/// now on.
-async fn wait_for_coordinators(ctx: &KafkaContext, places: &[GroupId]) {
-    let places = places.iter().copied();
-    let (lost, vacant): (Vec<GroupId>, Vec<GroupId>) = places
-        .filter(|place| ctx.metadata.leader(*place).is_none())
-        .partition(|place| ctx.metadata.leader_lost_at(*place).is_some());
-    futures::join!(
-        ctx.metadata.failed_over(&ctx.env, lost, FAILOVER_WAIT),
-        wait_for_leaders(ctx, &vacant, FAILOVER_WAIT),
-    );
+/// own timer (librdkafka: 0.5 s). No longer than until [`FAILOVER_WAIT`] after a leader was lost or
+/// has resigned, or after somebody asked first where nobody has led yet: the answers behind this one
+/// wait as well.
+async fn wait_for_coordinators(ctx: &KafkaContext, mut places: Vec<GroupId>) {
+    places.retain(|place| ctx.metadata.leader(*place).is_none());
+    ctx.metadata.ask_for(&places, ctx.env.now());
+    let waited = ctx.metadata.failed_over(&ctx.env, places, FAILOVER_WAIT);
+    waited.await;
 }
 
 /// The leader of a group's partition, as far as this node knows now.

@@ -215,6 +215,26 @@ impl SimDisk {
         state.files.retain(|id, _| live.contains(id));
     }
 
+    /// Another disk with what a running process sees of this one, all of it durable there.
+    pub fn copied(&self) -> SimDisk {
+        let state = self.lock();
+        let copy = |file: &FileBytes| FileBytes {
+            current: file.current.clone(),
+            durable: file.current.clone(),
+            unsynced: Vec::new(),
+        };
+        let files = state.files.iter().map(|(id, file)| (*id, copy(file)));
+        let copied = SimDisk::default();
+        *copied.lock() = State {
+            files: files.collect(),
+            next_file: state.next_file,
+            current: state.current.clone(),
+            durable: state.current.clone(),
+            ..State::default()
+        };
+        copied
+    }
+
     /// The process dies, the machine lives: everything written is still there, but nothing
     /// more of it is durable than before. Handles opened before are dead.
     pub fn kill_process(&self) {

@@ -52,6 +52,19 @@ impl MachineDisk {
         }
     }
 
+    /// The disk of another machine, with what is on this one now.
+    pub fn copied(&self, host: Host, random: Random) -> MachineDisk {
+        MachineDisk {
+            sim: self.sim.copied(),
+            host,
+            trace: self.trace.clone(),
+            speed: Shared::new(Speed {
+                random,
+                micros: FAIR_MICROS,
+            }),
+        }
+    }
+
     /// What a crash, a failure, damage are asked of.
     pub fn sim(&self) -> &SimDisk {
         &self.sim

@@ -15,6 +15,10 @@ const FAILED_DISK_MILLIS: u64 = 5_000;
 
 /// In one of so many runs bits rot.
 const ROTTING_RUNS: u64 = 3;
+/// In one of so many runs a copy of a node is started, once: nothing else happens while it is there.
+const COPYING_RUNS: u64 = 3;
+/// There, instead of one of so many faults.
+const COPYING_FAULTS: u64 = 6;
 /// Bytes that a full disk still takes, at most.
 const SPACE_LEFT_BYTES_MAX: u64 = 96 << 10;
 /// Bytes that are flipped at once, at most.
@@ -81,6 +85,10 @@ pub struct Faults {
     stopping: Vec<Host>,
     /// Whose files rot; in some runs nobody's.
     rotting: Option<Host>,
+    /// A copy may still be started in this run.
+    may_copy: bool,
+    /// No fault begins until it is.
+    calms_down: bool,
 }
 
 impl Faults {
@@ -97,9 +105,13 @@ impl Faults {
             }
             classes.retain(|class| *class != FaultClass::BitRot || rotting.is_some());
         }
+        let may_copy = classes.contains(&FaultClass::Twin) && random.one_in(COPYING_RUNS);
+        classes.retain(|class| *class != FaultClass::Twin);
         Faults {
             random,
             rotting,
+            may_copy,
+            calms_down: false,
             classes,
             next_at: world.now(),
             cures: Vec::new(),
@@ -109,6 +121,10 @@ impl Faults {
 
     /// Does what is due.
     pub fn tick(&mut self, world: &mut World) {
+        if world.twins.is_some() {
+            // A copy whose original is dead or cut off is let in, as a restored backup is.
+            return;
+        }
         let now = world.now();
         self.restart_the_dead(world);
         while let Some(at) = self.cures.iter().position(|(at, _)| *at <= now) {
@@ -119,9 +135,32 @@ impl Faults {
             return;
         }
         self.next_at = now + self.random.between(50, PAUSE_MILLIS_MAX);
+        if self.may_copy && (self.calms_down || self.random.one_in(COPYING_FAULTS)) {
+            self.calms_down = true;
+            if self.all_is_well(world)
+                && let Some(original) = self.random.pick(&HOSTS)
+            {
+                let are_even = self.random.one_in(2);
+                world.begin_twins(original, are_even, &mut self.random);
+                (self.may_copy, self.calms_down) = (false, false);
+            }
+            return;
+        }
         if let Some(class) = self.random.pick(&self.classes) {
             self.strike(world, class);
         }
+    }
+
+    /// Whether nothing ails any node that could keep it from knowing the others.
+    fn all_is_well(&self, world: &mut World) -> bool {
+        let staff = world.staff();
+        let is_quiet = |cure: &Cure| matches!(cure, Cure::TrueClock(_));
+        self.cures.iter().all(|(_, cure)| is_quiet(cure))
+            && world.disk_troubles.values().all(|troubled| !troubled)
+            && HOSTS
+                .iter()
+                .all(|host| staff.contains(host) && !world.leaving.contains(host))
+            && staff.into_iter().all(|host| world.node(host).is_serving())
     }
 
     /// Whatever is down comes back after a while, however it went down.
@@ -260,7 +299,8 @@ impl Faults {
             | FaultClass::Groups
             | FaultClass::Membership
             | FaultClass::Fencing
-            | FaultClass::Latest => {}
+            | FaultClass::Latest
+            | FaultClass::Twin => {}
         }
     }
 

@@ -42,6 +42,7 @@ mod scenario;
 mod shared;
 mod sometimes;
 mod trace;
+mod twins;
 mod workload;
 mod world;
 

@@ -103,6 +103,20 @@ impl Machine {
         }
     }
 
+    /// Another machine, switched off, with a copy of this one's disk: for the same node.
+    pub fn copied(&self, host: Host, random: &mut Random) -> Machine {
+        let disk = self.disk.copied(host, random.fork());
+        let shape = self.shape.clone();
+        let place = (host, self.node_id);
+        Machine::new(place, &self.seeds, shape, disk, random.fork())
+    }
+
+    /// Gets a copy of another machine's disk in place of its own, as whoever runs both would make it.
+    pub fn take_over(&mut self, other: &Machine) {
+        let random = self.random.fork();
+        self.disk = other.disk.copied(self.host, random);
+    }
+
     /// Starts the node.
     pub fn start(&mut self, machines: &Machines, fabric: &Fabric) {
         fabric.bring_up(self.host);

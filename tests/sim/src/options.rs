@@ -42,11 +42,13 @@ pub enum FaultClass {
     Fencing,
     /// The latest offset is asked for, of every node. No fault either.
     Latest,
+    /// A copy of a node's disk is started beside it.
+    Twin,
 }
 
 impl FaultClass {
     /// All of them.
-    pub const ALL: [FaultClass; 18] = [
+    pub const ALL: [FaultClass; 19] = [
         FaultClass::Kill,
         FaultClass::Power,
         FaultClass::PowerAll,
@@ -65,6 +67,7 @@ impl FaultClass {
         FaultClass::Membership,
         FaultClass::Fencing,
         FaultClass::Latest,
+        FaultClass::Twin,
     ];
 
     /// Its name on the command line.
@@ -88,6 +91,7 @@ impl FaultClass {
             FaultClass::Membership => "membership",
             FaultClass::Fencing => "fencing",
             FaultClass::Latest => "latest",
+            FaultClass::Twin => "twin",
         }
     }
 }

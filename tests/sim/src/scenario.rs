@@ -28,6 +28,8 @@ const LED_BY: Duration = Duration::from_secs(20);
 const SERVED_BY: Duration = Duration::from_secs(60);
 /// Healed replicas hold the same by then.
 const AGREED_BY: Duration = Duration::from_secs(60);
+/// Of a node and its copy one has ended by then: it waits for 10 s whether the other one does.
+const PARTED_BY: Duration = Duration::from_secs(20);
 /// Producers of a run.
 const PRODUCERS: u64 = 2;
 
@@ -55,11 +57,16 @@ pub async fn run(world: &mut World, options: &RunOptions) -> Result<(), Violatio
     let end = world.now() + options.fault_seconds * 1_000;
     while world.now() < end {
         faults.tick(world);
-        if let Some(membership) = &mut membership {
+        if let Some(membership) = membership.as_mut().filter(|_| world.twins.is_none()) {
             membership.tick(world);
         }
         world.step().await?;
     }
+    world
+        .until("of a node and its copy one ends", PARTED_BY, |world| {
+            world.twins.is_none()
+        })
+        .await?;
     count_sends(world);
     let may_be_out = match &mut membership {
         Some(membership) => membership.settle(world),

@@ -89,6 +89,14 @@ pub const POINTS: &[(&str, &str)] = &[
         "older-epoch-refused",
         "a batch of a producer epoch that was over was refused",
     ),
+    (
+        "copy-refused",
+        "a copy of a node's disk that was started beside it ended with its message",
+    ),
+    (
+        "twins-from-cold",
+        "of a node and its copy that started together one was taken, and the other one ended",
+    ),
     ("latest-told", "a node said what the latest offset is"),
     ("node-joined", "a node joined the running cluster"),
     ("node-removed", "a node was removed for good"),

@@ -16,6 +16,7 @@ use crate::network::{Fabric, Host};
 use crate::options::RunOptions;
 use crate::random::Random;
 use crate::trace::Trace;
+use crate::twins::Twins;
 use crate::workload::Workload;
 
 /// The machines of the nodes that form the cluster.
@@ -61,6 +62,8 @@ pub struct World {
     pub staff: BTreeSet<Host>,
     /// Machines with whose nodes the cluster may part.
     pub leaving: BTreeSet<Host>,
+    /// A node and its copy, until one of them has ended.
+    pub twins: Option<Twins>,
     /// Machines whose node has served.
     served: BTreeSet<Host>,
     shape: NodeShape,
@@ -95,6 +98,7 @@ impl World {
             disk_troubles: BTreeMap::new(),
             staff: HOSTS.into_iter().collect(),
             leaving: BTreeSet::new(),
+            twins: None,
             served: BTreeSet::new(),
             shape,
         }
@@ -221,6 +225,9 @@ impl World {
             self.served.insert(host);
         }
         if let Some(reason) = ended {
+            if self.end_twins(host, &reason)? {
+                return Ok(());
+            }
             // One that has nothing yet, and no space for it either, is started again by whoever runs
             // it.
             if reason.contains(NO_SPACE) && !self.served.contains(&host) {
