@@ -509,7 +509,7 @@ fn no_build_has_planted_bugs_unless_it_asks_for_them() {
 #[test]
 fn every_planted_bug_has_a_place_a_row_and_a_hunt() {
     let rows = table_rows(&read("docs/fault-tests.md"));
-    let hunted = read("jepsen/src/selftest/mutations.rs");
+    let hunted = read("jepsen/src/selftest/bugs.rs");
     let code: String = rust_files()
         .iter()
         .filter(|file| !file.path.starts_with("env/") && !file.path.contains("tests/"))

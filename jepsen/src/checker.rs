@@ -7,6 +7,7 @@
 //! - [`breakdown`]: nodes that ended, did not come back, or left damaged files;
 //! - [`log`]: what the log itself shows: lost, double, moved, impossible, reordered values;
 //! - [`consumer`]: what one consumer was shown, poll after poll;
+//! - [`delivery`]: what no consumer was shown up to the end, and how long it took;
 //! - [`lag`]: what a consumer was not shown in time, with nothing in its way;
 //! - [`recency`]: what an answer had to know because of what ended before it was asked for;
 //! - [`replica`]: the final reads of all replicas against each other;
@@ -23,12 +24,13 @@ mod calm;
 mod collect;
 mod consumer;
 mod contract;
+mod delivery;
 mod group;
 mod index;
 mod lag;
 mod legal;
 mod log;
-mod progress;
+pub mod progress;
 mod recency;
 mod replica;
 mod values;
@@ -50,6 +52,7 @@ pub fn check(history: &History, settings: &ClientSettings) -> Verdict {
     breakdown::check(&index, &mut collector);
     log::check(&index, &terms, &mut collector);
     consumer::check(&index, &terms, &mut collector);
+    delivery::check(&index, &mut collector);
     lag::check(&index, &terms, &mut collector);
     recency::check(&index, &terms, &mut collector);
     replica::check(&index, &terms, &mut collector);
@@ -69,6 +72,7 @@ pub fn check(history: &History, settings: &ClientSettings) -> Verdict {
         counts,
         coverage: coverage::measure(history, &index.final_reads()),
         availability: coverage::availability(history),
+        delivery: delivery::measure(&index),
     }
 }
 

@@ -19,6 +19,8 @@ use crate::topology::namespace::NAMESPACES_DIR;
 
 /// What every name that a run gives to something on the machine begins with.
 const NAME_PREFIX: &str = "cdj";
+/// What the name of every scratch directory begins with.
+const SCRATCH_PREFIX: &str = "corduroy-";
 /// How long a killed process may take to be gone.
 const END_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -40,6 +42,8 @@ pub enum Made {
     Cgroup { path: PathBuf },
     /// A file that only the run needed.
     File { path: PathBuf },
+    /// A directory of [`scratch`], with all that is in it.
+    Scratch { path: PathBuf },
 }
 
 /// The file in which a run notes what it makes.
@@ -104,6 +108,15 @@ impl RunFile {
         }
     }
 
+    /// Leaves everything that the run made where it is, for people to look at, and removes the file.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn keep_all(self) -> anyhow::Result<()> {
+        fs::remove_file(&self.path)
+            .with_context(|| format!("cannot remove {}", self.path.display()))
+    }
+
     /// Removes everything that the run made, and the file.
     ///
     /// # Errors
@@ -112,6 +125,37 @@ impl RunFile {
         remove(env, &self.made).await?;
         fs::remove_file(&self.path)
             .with_context(|| format!("cannot remove {}", self.path.display()))
+    }
+}
+
+/// A fresh directory for what is needed for a while, noted like everything that is made: its path is
+/// `corduroy-NAME-RANDOM` in the directory for such.
+///
+/// # Errors
+/// The operating system's.
+pub fn scratch(env: &Env, name: &str) -> anyhow::Result<(PathBuf, RunFile)> {
+    let mut run_file = RunFile::begin(env)?;
+    let name = format!("{SCRATCH_PREFIX}{name}-{:x}", env.random_u64());
+    let path = std::env::temp_dir().join(name);
+    run_file.note(Made::Scratch { path: path.clone() })?;
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&path)
+        .with_context(|| format!("cannot create {}", path.display()))?;
+    Ok((path, run_file))
+}
+
+/// Removes a scratch directory: one of that name, and of this user.
+fn remove_scratch(path: &Path) -> anyhow::Result<()> {
+    let name = path.file_name().map(|name| name.to_string_lossy());
+    if !name.is_some_and(|name| name.starts_with(SCRATCH_PREFIX)) {
+        return Ok(());
+    }
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() && found.uid() == getuid().as_raw() => {
+            fs::remove_dir_all(path).map_err(Into::into)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -188,6 +232,7 @@ async fn remove(env: &Env, made: &[Made]) -> anyhow::Result<()> {
             Made::Mount { path } => unmount(env, path).await,
             Made::Cgroup { path } => gone(fs::remove_dir(path)).map_err(Into::into),
             Made::File { path } => gone(fs::remove_file(path)).map_err(Into::into),
+            Made::Scratch { path } => remove_scratch(path),
         };
         if first.is_ok() {
             first = removed.with_context(|| format!("cannot remove {made:?}"));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::faults::{self, Asked};
+use crate::history::Acks;
 use crate::selftest;
 use crate::topology::TopologyKind;
 use crate::workload::WorkloadKind;
@@ -111,6 +112,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME", env = "CORDUROY_PLANTED_BUG")]
     pub bug: Option<String>,
 
+    /// What a write's acknowledgement waits for; without `all` producers are not idempotent, and
+    /// less is promised
+    #[arg(long, value_enum, default_value_t = AcksArg::All)]
+    pub acks: AcksArg,
+
+    /// Producers without idempotence: a request that is repeated may write twice, or overtake
+    #[arg(long)]
+    pub no_idempotence: bool,
+
     /// How the nodes are connected [default: namespaces where possible]
     #[arg(long, value_enum)]
     pub topology: Option<TopologyArg>,
@@ -130,6 +140,28 @@ pub enum ClientKind {
     Corduroy,
     /// librdkafka
     Librdkafka,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AcksArg {
+    /// All replicas in sync have it
+    All,
+    /// The leader has it
+    #[value(name = "1")]
+    Leader,
+    /// Nothing
+    #[value(name = "0")]
+    None,
+}
+
+impl From<AcksArg> for Acks {
+    fn from(arg: AcksArg) -> Acks {
+        match arg {
+            AcksArg::All => Acks::All,
+            AcksArg::Leader => Acks::Leader,
+            AcksArg::None => Acks::None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

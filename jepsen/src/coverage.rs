@@ -2,9 +2,12 @@
 //! unavailable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checker::progress::TRIED_SECONDS_MIN;
+use crate::faults::FaultKind;
 use crate::history::{
     Answer, Call, FaultEvent, FaultPhase, History, Key, Mark, Minima, Nanos, Operation, Outcome,
 };
@@ -18,6 +21,8 @@ const OPERATIONS_IN_FAULTS_LEAST: u64 = 100;
 pub const OFFSETS_TOPIC: &str = "__consumer_offsets";
 /// From this length on, a run has to do the full number of operations.
 const FULL_OPERATIONS_SECONDS: u64 = 60;
+/// From this length on, each fault has to have been a long one once.
+const LONG_HOLDS_SECONDS: u64 = 100;
 
 impl Minima {
     /// What a run of this length has to reach.
@@ -36,18 +41,24 @@ impl Minima {
             times_each_fault: times as u32,
             writes_in_faults: operations,
             reads_in_faults: operations,
+            long_holds: u32::from(load_seconds >= LONG_HOLDS_SECONDS),
             final_read: true,
+            // What the setup allows, the run knows.
+            controller_compared: false,
+            offsets_compared: false,
             group: None,
         }
     }
 
     /// Whether these are the minima of a full run.
     pub fn are_full(&self) -> bool {
-        let without_group = Minima {
+        let by_length = Minima {
+            controller_compared: false,
+            offsets_compared: false,
             group: None,
             ..*self
         };
-        without_group == Minima::for_run(FULL_RUN_SECONDS)
+        by_length == Minima::for_run(FULL_RUN_SECONDS)
     }
 }
 
@@ -60,6 +71,10 @@ pub struct Coverage {
     /// Of those, how often in each of their manners: shapes of partitions, kinds of damaged files.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub manners: BTreeMap<String, BTreeMap<String, u32>>,
+    /// Of those, how often it held for longer than the limit of the product that it has to outlast
+    /// ([`FaultKind::outlasts`]).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub long_holds: BTreeMap<String, u32>,
     /// How often each fault was done and met nothing: it does not count.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missed: BTreeMap<String, u32>,
@@ -81,6 +96,11 @@ pub struct Coverage {
     pub logs_compared: u64,
     #[serde(default)]
     pub entries_compared: u64,
+    /// Entries of the controller's log, and of `__consumer_offsets`, among those.
+    #[serde(default)]
+    pub controller_entries_compared: u64,
+    #[serde(default)]
+    pub offsets_entries_compared: u64,
     /// Of groups, where the run had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupCoverage>,
@@ -89,6 +109,15 @@ pub struct Coverage {
     pub skipped: Vec<String>,
     /// What is missing for a pass, a sentence each.
     pub missing: Vec<String>,
+}
+
+impl Coverage {
+    /// How often a fault came in this manner, whatever a comma behind it adds.
+    pub fn in_manner(&self, fault: &str, manner: &str) -> u32 {
+        let manners = self.manners.get(fault).into_iter().flatten();
+        let of_it = manners.filter(|(seen, _)| seen.split(',').next() == Some(manner));
+        of_it.map(|(_, times)| *times).sum()
+    }
 }
 
 /// What a run has covered of groups.
@@ -178,6 +207,10 @@ pub struct Span {
 }
 
 impl Span {
+    fn lasts(self) -> Duration {
+        Duration::from_nanos(self.end.since(self.begin).0)
+    }
+
     fn meets(self, begin: Nanos, end: Nanos) -> bool {
         begin <= self.end && self.begin <= end
     }
@@ -221,8 +254,8 @@ fn spans(history: &History, until: Until) -> Vec<(&FaultEvent, Span)> {
                 };
                 spans.push((fault, span));
             }
-            FaultPhase::Recovered if until == Until::End => {}
-            FaultPhase::End | FaultPhase::Recovered => {
+            FaultPhase::Recovered | FaultPhase::Overtaken if until == Until::End => {}
+            FaultPhase::End | FaultPhase::Recovered | FaultPhase::Overtaken => {
                 if let Some(position) = open.get(&fault.id) {
                     let span = &mut spans[*position].1;
                     span.end = fault.at.max(span.begin);
@@ -240,17 +273,23 @@ fn missed(history: &History) -> impl Iterator<Item = &FaultEvent> {
     faults.filter(|fault| fault.phase == FaultPhase::Missed)
 }
 
-/// How many logs were compared between stopped nodes, and how many entries.
-fn logs_compared(history: &History) -> (u64, u64) {
-    let compared = history.marks.iter().rev().find_map(|mark| match mark {
-        Mark::LogsCompared {
-            partitions,
-            entries,
-            ..
-        } => Some((*partitions, *entries)),
-        _ => None,
-    });
-    compared.unwrap_or_default()
+/// Takes over what was compared between stopped nodes.
+fn logs_compared(history: &History, coverage: &mut Coverage) {
+    let marks = history.marks.iter().rev();
+    let mut compared = marks.filter(|mark| matches!(mark, Mark::LogsCompared { .. }));
+    if let Some(Mark::LogsCompared {
+        partitions,
+        entries,
+        controller_entries,
+        offsets_entries,
+        ..
+    }) = compared.next()
+    {
+        coverage.logs_compared = *partitions;
+        coverage.entries_compared = *entries;
+        coverage.controller_entries_compared = *controller_entries;
+        coverage.offsets_entries_compared = *offsets_entries;
+    }
 }
 
 /// Of the time of load up to the heal, the share in which no fault was active.
@@ -304,15 +343,20 @@ pub fn measure(history: &History, finals: &FinalReads) -> Coverage {
         partitions_compared: finals.by_every_replica,
         skipped: plan.skipped.clone(),
         quiet_share: quiet_share(history),
-        logs_compared: logs_compared(history).0,
-        entries_compared: logs_compared(history).1,
         ..Coverage::default()
     };
+    logs_compared(history, &mut coverage);
     for (fault, _) in &spans {
         *coverage.faults.entry(fault.fault.clone()).or_default() += 1;
         if !fault.manner.is_empty() {
             let manners = coverage.manners.entry(fault.fault.clone()).or_default();
             *manners.entry(fault.manner.clone()).or_default() += 1;
+        }
+    }
+    for (fault, span) in fault_spans(history) {
+        let limit = FaultKind::named(&fault.fault).and_then(FaultKind::outlasts);
+        if limit.is_some_and(|(limit, _)| span.lasts() > limit) {
+            *coverage.long_holds.entry(fault.fault.clone()).or_default() += 1;
         }
     }
     for fault in missed(history) {
@@ -401,6 +445,21 @@ fn missing(history: &History, coverage: &Coverage) -> Vec<String> {
             let least = minima.times_each_fault;
             missing.push(format!("{asked} {times} of {least} times{refused}{missed}"));
         }
+        let long = coverage.long_holds.get(asked).copied().unwrap_or(0);
+        if let Some((limit, reason)) = FaultKind::named(asked).and_then(FaultKind::outlasts)
+            && long < minima.long_holds
+        {
+            missing.push(format!(
+                "{asked} held {long} of {} times for more than {} s, which is {reason}",
+                minima.long_holds,
+                limit.as_secs()
+            ));
+        }
+        for manner in plan.manners.get(asked).into_iter().flatten() {
+            if coverage.in_manner(asked, manner) == 0 {
+                missing.push(format!("{asked} 0 of 1 times as \"{manner}\""));
+            }
+        }
     }
     let place = match plan.faults.is_empty() {
         true => "",
@@ -446,7 +505,23 @@ fn missing(history: &History, coverage: &Coverage) -> Vec<String> {
             }
         }
     }
+    if minima.controller_compared && coverage.controller_entries_compared == 0 {
+        missing.push("the controller's log was not compared between stopped nodes".to_owned());
+    }
+    if minima.offsets_compared && coverage.offsets_entries_compared == 0 {
+        missing.push(format!(
+            "no log of {OFFSETS_TOPIC} was compared between stopped nodes"
+        ));
+    }
     if minima.final_read {
+        if let Some(seconds) = history.load_after_heal_seconds()
+            && seconds < TRIED_SECONDS_MIN
+        {
+            missing.push(format!(
+                "clients wrote for {seconds:.0} of {TRIED_SECONDS_MIN:.0} s after the heal: whether \
+                 partitions are stuck was not judged"
+            ));
+        }
         let partitions = coverage.partitions;
         if partitions == 0 {
             missing.push("no partition with acknowledged writes was left to read".to_owned());

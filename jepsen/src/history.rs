@@ -117,6 +117,9 @@ pub struct Plan {
     /// Names of faults that `all` stood for and that were not possible on that machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
+    /// By fault: the manners in which it has to have come, each at least once.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub manners: BTreeMap<String, Vec<String>>,
 }
 
 /// The least that a run has to have seen before its silence means something. All zero: anything
@@ -129,8 +132,19 @@ pub struct Minima {
     pub writes_in_faults: u64,
     /// Successful reads while a fault was active; in a run without faults, at all.
     pub reads_in_faults: u64,
+    /// How often each fault of the plan has to have outlasted what [`FaultKind::outlasts`] says.
+    ///
+    /// [`FaultKind::outlasts`]: crate::faults::FaultKind::outlasts
+    #[serde(default)]
+    pub long_holds: u32,
     /// Whether every partition must have been read to its end by a fresh client and on every node.
     pub final_read: bool,
+    /// Whether entries of the controller's log, and of `__consumer_offsets`, have to have been
+    /// compared between stopped nodes.
+    #[serde(default)]
+    pub controller_compared: bool,
+    #[serde(default)]
+    pub offsets_compared: bool,
     /// What a run with groups has to have seen of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupMinima>,
@@ -535,6 +549,9 @@ pub enum FaultPhase {
     /// After the end: every node serves again, every partition has a leader and all its replicas.
     /// Until then clients still feel it. Absent where that never came, or was not looked for.
     Recovered,
+    /// After the end: the cluster was not whole up to here, and nobody looks any further: another
+    /// fault has begun, whose time it is now, or it took too long. Clients felt it until then.
+    Overtaken,
     /// It could not be applied. Does not count as having happened.
     Refused,
 }
@@ -550,8 +567,11 @@ pub enum Mark {
     LoadBegin { at: Nanos },
     /// Everything is healed; clients go on for a while.
     Healed { at: Nanos },
-    /// Clients have stopped.
+    /// Whoever writes has stopped.
     LoadEnd { at: Nanos },
+    /// For so long consumers went on after that: until they had been shown everything, or their time
+    /// was over.
+    ReadOut { from: Nanos, until: Nanos },
     /// The harness itself did not get the processor from `from` to `until`: nothing is said about
     /// availability then.
     Starved { from: Nanos, until: Nanos },
@@ -564,6 +584,11 @@ pub enum Mark {
         at: Nanos,
         partitions: u64,
         entries: u64,
+        /// Of those, the controller's, and those of `__consumer_offsets`: no client reads them.
+        #[serde(default)]
+        controller_entries: u64,
+        #[serde(default)]
+        offsets_entries: u64,
     },
     /// When everything was healed: who the members were, and on which of them the replicas of each
     /// partition lay. These are whom the final read has to ask.
@@ -647,6 +672,23 @@ impl History {
             Mark::Healed { at } => Some(*at),
             _ => None,
         })
+    }
+
+    /// For how long consumers went on when nothing was written any more, if they did, in seconds.
+    pub fn read_out_seconds(&self) -> Option<f64> {
+        self.marks.iter().rev().find_map(|mark| match mark {
+            Mark::ReadOut { from, until } => Some(until.since(*from).seconds()),
+            _ => None,
+        })
+    }
+
+    /// For how long clients went on to write after the heal, if both ends are known, in seconds.
+    pub fn load_after_heal_seconds(&self) -> Option<f64> {
+        let end = self.marks.iter().rev().find_map(|mark| match mark {
+            Mark::LoadEnd { at } => Some(*at),
+            _ => None,
+        })?;
+        Some(end.since(self.healed()?).seconds())
     }
 
     /// On which members the replicas of each partition lay in the end, by topic and partition.

@@ -79,8 +79,7 @@ fn act(env: &Env, command: Command) -> anyhow::Result<u8> {
 }
 
 async fn preflight(env: &Env, args: &PreflightArgs) -> anyhow::Result<u8> {
-    let scratch = std::env::temp_dir().join(format!("corduroy-preflight-{:x}", env.random_u64()));
-    std::fs::create_dir(&scratch)?;
+    let (scratch, run_file) = clean::scratch(env, "preflight")?;
     let binary = run::find_binary(None).ok();
     let look = Look {
         scratch: &scratch,
@@ -92,7 +91,7 @@ async fn preflight(env: &Env, args: &PreflightArgs) -> anyhow::Result<u8> {
     for line in found.lines() {
         println!("{line}");
     }
-    std::fs::remove_dir_all(scratch)?;
+    run_file.remove_all(env).await?;
     Ok(EXIT_PASS)
 }
 

@@ -4,7 +4,7 @@ mod load;
 mod logs;
 mod progress;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,21 +16,21 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::checker;
 use crate::clean::RunFile;
-use crate::cli::{ClientKind, RunArgs};
+use crate::cli::{AcksArg, ClientKind, RunArgs};
 use crate::cluster::{Cluster, ClusterSetup};
 use crate::coverage;
-use crate::faults::inject::Injector;
+use crate::faults::inject::{Due, Injector};
 use crate::faults::plan::plan;
 use crate::faults::{FaultKind, Need, shim};
 use crate::history::{
-    ClientSettings, FORMAT, FaultPhase, GroupMinima, Header, History, HistoryWriter, Mark, Minima,
-    Plan, ReplicasOf, STARVED_SECONDS_MAX,
+    Acks, ClientSettings, FORMAT, FaultPhase, GroupMinima, Header, History, HistoryWriter, Mark,
+    Minima, Plan, ReplicasOf, STARVED_SECONDS_MAX,
 };
 use crate::planted::{self, Build};
 use crate::preflight::{Look, Preflight};
 use crate::report::{self, RunSummary};
 use crate::topology::Topology;
-use crate::verdict::{EXIT_COVERAGE, Judgement, Verdict};
+use crate::verdict::{EXIT_COVERAGE, EXIT_HARNESS, Judgement, Verdict};
 use crate::workload::recorder::Recorder;
 use crate::workload::{DELIVERY_WAIT_MAX, WorkloadKind, final_read, group};
 use load::Load;
@@ -44,8 +44,13 @@ const FORM_LOOKS: u32 = 60;
 const WHOLE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// How often that is waited for if the harness did not get the processor meanwhile.
 const HEAL_TRIES: usize = 3;
-/// How long clients go on after that.
-const AFTER_HEAL: Duration = Duration::from_secs(5);
+/// How long clients go on after that: longer than a partition may be without a write, and a consumer
+/// behind, until that is judged.
+const AFTER_HEAL: Duration = Duration::from_secs(12);
+/// How long their last answers may take.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// How long consumers may then take until they have been shown everything.
+const READ_OUT_MAX: Duration = Duration::from_secs(30);
 /// How long a node may take to stop at the end.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Where disk images go if there is room: memory, which is quick.
@@ -82,6 +87,9 @@ pub struct RunPlan {
     pub workload: WorkloadKind,
     /// Whose clients they are.
     pub client: ClientKind,
+    /// What producers wait for, and whether they are idempotent.
+    pub acks: Acks,
+    pub idempotence: bool,
     /// Which faults come; all possible.
     pub kinds: Vec<FaultKind>,
     /// Which were asked for by `all`, and are not possible here.
@@ -121,6 +129,14 @@ pub struct RunEnd {
 /// # Errors
 /// The harness': exit status 3.
 pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
+    if args.client == ClientKind::Librdkafka && !args.workload.is_all_of_producers_and_consumers() {
+        eprintln!(
+            "error: the workload {} reads and writes in ways that librdkafka has no calls for\n  \
+             help    --client librdkafka goes with queue, topics and durability",
+            args.workload.name()
+        );
+        return Ok(EXIT_HARNESS);
+    }
     if args.client == ClientKind::Librdkafka && !cfg!(feature = "librdkafka") {
         eprintln!(
             "error: this build has no librdkafka\n  \
@@ -201,6 +217,9 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
         nodes,
         workload: args.workload,
         client: args.client,
+        acks: args.acks.into(),
+        // Kafka has it with acks=all only.
+        idempotence: args.acks == AcksArg::All && !args.no_idempotence,
         kinds,
         skipped,
         rate: args.rate,
@@ -217,6 +236,9 @@ pub async fn run(env: &Env, args: RunArgs) -> anyhow::Result<u8> {
     let end = execute(env, &run, &preflight).await?;
     println!("report   {}", end.report.display());
     for line in end.verdict.availability.lines() {
+        println!("{line}");
+    }
+    if let Some(line) = end.verdict.delivery.line() {
         println!("{line}");
     }
     for finding in &end.verdict.violations {
@@ -267,7 +289,11 @@ pub async fn execute(env: &Env, run: &RunPlan, preflight: &Preflight) -> anyhow:
         binary: run.binary.clone(),
         founders: run.nodes,
         dir: run.out.clone(),
-        images: needs(&run.kinds, Need::Images).then(|| images_dir(run)),
+        // Also for a full disk: the kernel's own refusal says more than the library's.
+        images: (needs(&run.kinds, Need::Images)
+            || run.kinds.contains(&FaultKind::DiskFull)
+                && preflight.obstacle(FaultKind::PowerOne).is_none())
+        .then(|| images_dir(run)),
         freezer: needs(&run.kinds, Need::Freezer),
         shim: preflight
             .shim
@@ -299,6 +325,36 @@ pub async fn execute(env: &Env, run: &RunPlan, preflight: &Preflight) -> anyhow:
     kept?;
     shim::remove(&run.out);
     judged
+}
+
+/// What has to come of each kind of fault in a full run.
+fn due(run: &RunPlan) -> BTreeMap<FaultKind, Due> {
+    let nodes = usize::from(run.nodes);
+    // Elsewhere nothing is ever removed from a log.
+    let trims = run.workload == WorkloadKind::Queue;
+    let due = run.kinds.iter().map(|kind| {
+        let due = Due {
+            times: kind.times_due(nodes, trims),
+            manners: kind.manners_due(nodes, trims),
+        };
+        (*kind, due)
+    });
+    due.collect()
+}
+
+/// The same, as a history says it: shorter runs have no time for every manner.
+fn manners_due(run: &RunPlan) -> BTreeMap<String, Vec<String>> {
+    if run.seconds < coverage::FULL_RUN_SECONDS {
+        return BTreeMap::new();
+    }
+    let due = due(run)
+        .into_iter()
+        .filter(|(_, due)| !due.manners.is_empty());
+    let named = due.map(|(kind, due)| {
+        let manners = due.manners.iter().map(|manner| (*manner).to_owned());
+        (kind.name().to_owned(), manners.collect())
+    });
+    named.collect()
 }
 
 /// Nodes of the run, and where others join, places for them.
@@ -348,9 +404,11 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     recorder.mark(Mark::LoadBegin { at: recorder.now() });
 
     let seconds = Duration::from_secs(run.seconds);
-    let mut injector = Injector::new(env, &recorder, run.seed, &run.kinds, &cluster.ids());
+    let due = due(run);
+    let mut injector = Injector::new(env, &recorder, run.seed, &due, &cluster.ids());
     let progress = Progress::start(env, run, &recorder, injector.shown());
-    let steps = plan(run.seed, seconds, &run.kinds);
+    let times = due.iter().map(|(kind, due)| (*kind, due.times)).collect();
+    let steps = plan(run.seed, seconds, &times);
     let now = env.now();
     let interrupted = tokio::select! {
         done = injector.run(cluster, steps, (now, now + seconds)) => {
@@ -379,8 +437,17 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
         Healing::Broken(what) => breakdown(&recorder, what),
     }
     env.sleep(AFTER_HEAL).await;
-    load.stop(env, DELIVERY_WAIT_MAX + AFTER_HEAL).await;
-    recorder.mark(Mark::LoadEnd { at: recorder.now() });
+    let last_answers = DELIVERY_WAIT_MAX + LAST_ANSWERS;
+    load.stop_writing(env, last_answers).await;
+    let from = recorder.now();
+    recorder.mark(Mark::LoadEnd { at: from });
+    progress.say("reading on");
+    for missing in load.read_out(env, READ_OUT_MAX).await {
+        recorder.note(missing);
+    }
+    let until = recorder.now();
+    recorder.mark(Mark::ReadOut { from, until });
+    load.stop(env, last_answers).await;
     for missing in load.drain(run.workload).await {
         recorder.note(missing);
     }
@@ -392,6 +459,7 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     for remark in injector.remarks() {
         recorder.note(remark.clone());
     }
+    let offsets_topic = load.offsets_topic().await;
     drop(progress);
     recorder.flush()?;
     for id in cluster.ids() {
@@ -402,14 +470,27 @@ async fn live(env: &Env, run: &RunPlan, cluster: &mut Cluster) -> anyhow::Result
     for what in cluster.crashes().iter().cloned().chain(cluster.stops()?) {
         breakdown(&recorder, what);
     }
-    let looked = logs::look(&run.binary, cluster, injector.rotted());
+    let known = logs::Known {
+        rotted: injector.rotted(),
+        offsets_topic: offsets_topic.as_deref(),
+    };
+    let looked = logs::look(&run.binary, cluster, &known);
     for what in looked.found {
         breakdown(&recorder, what);
+    }
+    if !looked.left_out.is_empty() {
+        recorder.note(format!(
+            "logs that were not compared, as a checkpoint does not say up to where they were known to \
+             be committed: {}",
+            looked.left_out.join(", ")
+        ));
     }
     recorder.mark(Mark::LogsCompared {
         at: recorder.now(),
         partitions: looked.partitions,
         entries: looked.entries,
+        controller_entries: looked.controller_entries,
+        offsets_entries: looked.offsets_entries,
     });
     recorder.flush()?;
     Ok(())
@@ -525,6 +606,9 @@ fn header(env: &Env, run: &RunPlan) -> Header {
     if run.workload == WorkloadKind::Group {
         minima.group = Some(group_minima(run));
     }
+    // Of a single node there is nothing to compare.
+    minima.controller_compared = run.nodes > 1;
+    minima.offsets_compared = run.nodes > 1 && run.workload == WorkloadKind::Group;
     Header {
         format: FORMAT,
         workload: run.workload.name().to_owned(),
@@ -535,6 +619,8 @@ fn header(env: &Env, run: &RunPlan) -> Header {
             replication_factor: replication,
             min_insync_replicas: run.min_insync.min(replication),
             client: run.client.name().to_owned(),
+            acks: run.acks,
+            idempotence: run.idempotence,
             ..ClientSettings::default()
         },
         plan: Plan {
@@ -550,6 +636,7 @@ fn header(env: &Env, run: &RunPlan) -> Header {
                 .iter()
                 .map(|kind| kind.name().to_owned())
                 .collect(),
+            manners: manners_due(run),
         },
     }
 }
@@ -628,12 +715,13 @@ fn write_timeline(path: &Path, history: &History) -> anyhow::Result<()> {
             FaultPhase::End => "end",
             FaultPhase::Missed => "missed",
             FaultPhase::Recovered => "whole",
+            FaultPhase::Overtaken => "not whole",
             FaultPhase::Refused => "refused",
         };
         let targets: Vec<String> = fault.targets.iter().map(|id| format!("n{id}")).collect();
         writeln!(
             file,
-            "{:9.3} s  {phase:<8} {:<20} {:<9} {}",
+            "{:9.3} s  {phase:<9} {:<20} {:<9} {}",
             fault.at.seconds(),
             fault.fault,
             targets.join(" "),

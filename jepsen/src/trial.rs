@@ -9,8 +9,10 @@ use clap::ValueEnum;
 use corduroy_env::Env;
 use tokio::process::Command;
 
+use crate::clean;
 use crate::cli::{ClientKind, SelftestArgs};
 use crate::faults::{self, FaultKind};
+use crate::history::Acks;
 use crate::planted::{self, Build};
 use crate::preflight::{Look, Preflight};
 use crate::run::{self, RunPlan};
@@ -83,8 +85,7 @@ pub async fn selftest(env: &Env, args: &SelftestArgs) -> anyhow::Result<u8> {
 
 /// Bugs that nothing on this machine can bring out, with the reason.
 async fn obstacles(env: &Env, binary: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
-    let scratch = std::env::temp_dir().join(format!("corduroy-preflight-{:x}", env.random_u64()));
-    std::fs::create_dir(&scratch)?;
+    let (scratch, run_file) = clean::scratch(env, "preflight")?;
     let look = Look {
         scratch: &scratch,
         nodes: NODES,
@@ -110,7 +111,7 @@ async fn obstacles(env: &Env, binary: &Path) -> anyhow::Result<Vec<(&'static str
             obstacles.push((bug.id, why.to_owned()));
         }
     }
-    std::fs::remove_dir_all(scratch)?;
+    run_file.remove_all(env).await?;
     Ok(obstacles)
 }
 
@@ -120,8 +121,7 @@ fn simulator_of(node: &Path) -> PathBuf {
 }
 
 async fn hunt(env: &Env, seed: u64, bugs: &[&'static Bug], binary: &Path) -> anyhow::Result<bool> {
-    let scratch = std::env::temp_dir().join(format!("corduroy-selftest-{:x}", env.random_u64()));
-    std::fs::create_dir(&scratch)?;
+    let (scratch, run_file) = clean::scratch(env, "selftest")?;
     let began = env.now();
     let mut number = 0;
     let is_stopped = Cell::new(false);
@@ -166,8 +166,9 @@ async fn hunt(env: &Env, seed: u64, bugs: &[&'static Bug], binary: &Path) -> any
     }
     println!("mutation score: {caught} of {all}, in {seconds} s (seed {seed})");
     if report.is_green() {
-        std::fs::remove_dir_all(&scratch)?;
+        run_file.remove_all(env).await?;
     } else {
+        run_file.keep_all()?;
         println!("the runs are kept in {}", scratch.display());
     }
     Ok(report.is_green())
@@ -227,7 +228,7 @@ async fn one(
         program: Some(binary),
     };
     let preflight = Preflight::look(env, look).await;
-    let names = trial.hint.faults.join(",");
+    let names = trial.faults.join(",");
     let asked = faults::parse(&names).map_err(anyhow::Error::msg)?;
     let (kinds, skipped): (Vec<FaultKind>, Vec<FaultKind>) = asked
         .kinds
@@ -246,6 +247,8 @@ async fn one(
         nodes,
         workload,
         client: ClientKind::Corduroy,
+        acks: Acks::All,
+        idempotence: true,
         kinds,
         skipped,
         rate: trial.hint.rate(trial.attempt),

@@ -32,7 +32,8 @@ pub enum Class {
     LostWrite,
     /// An acknowledged write is absent from the log as a fresh client reads it after the heal.
     FinalLost,
-    /// An acknowledged write was read by nobody up to the end.
+    /// An acknowledged write was read by nobody up to the end, or by no consumer in the time that
+    /// they had to read on.
     Unseen,
     /// A value was read that the final log does not hold, and was never acknowledged.
     DirtyRead,
@@ -266,6 +267,44 @@ pub struct Counts {
     pub partitions: u64,
 }
 
+/// How long it took from an acknowledgement until a consumer was shown the record, the consumers'
+/// own crashes included.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The longest of the run.
+    pub longest: Option<Late>,
+    /// The longest of what was acknowledged after the heal.
+    pub longest_after_heal: Option<Late>,
+}
+
+/// A record that was shown late.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Late {
+    pub seconds: f64,
+    pub partition: String,
+    /// When it was acknowledged, in seconds of the run.
+    pub acked_seconds: f64,
+}
+
+impl Delivery {
+    /// In words; nothing if no consumer was shown anything.
+    pub fn line(&self) -> Option<String> {
+        let Late {
+            seconds,
+            partition,
+            acked_seconds,
+        } = self.longest.as_ref()?;
+        let after = match &self.longest_after_heal {
+            None => String::new(),
+            Some(late) => format!("; after the heal {:.2} s", late.seconds),
+        };
+        Some(format!(
+            "longest from an acknowledgement to a consumer: {seconds:.2} s ({partition} from \
+             {acked_seconds:.1} s){after}"
+        ))
+    }
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -285,6 +324,8 @@ pub struct Verdict {
     pub counts: Counts,
     pub coverage: Coverage,
     pub availability: Availability,
+    #[serde(default)]
+    pub delivery: Delivery,
 }
 
 impl Verdict {

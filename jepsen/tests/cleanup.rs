@@ -69,6 +69,43 @@ impl Left {
     }
 }
 
+/// What a `selftest` or `preflight` works in goes after a crash as well, and nothing of another name
+/// does.
+#[test]
+fn clean_removes_the_scratch_directory_of_a_killed_harness() {
+    let dir = tempfile::tempdir().unwrap();
+    let scratch = dir.path().join("corduroy-selftest-5f");
+    let other = dir.path().join("selftest-5f");
+    for path in [&scratch, &other] {
+        fs::create_dir_all(path.join("trial-1")).unwrap();
+        fs::write(path.join("trial-1/history.jsonl"), "{}").unwrap();
+    }
+    // Whoever made this run's file, lives no more.
+    assert!(program(dir.path()).arg("clean").status().unwrap().success());
+    let runs = fs::read_dir(dir.path()).unwrap().flatten();
+    let runs = runs.map(|entry| entry.path()).find(|path| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("corduroy-jepsen-")
+    });
+    let noted = [
+        Made::Harness {
+            pid: u32::MAX,
+            start_ticks: 1,
+        },
+        Made::Scratch {
+            path: scratch.clone(),
+        },
+        Made::Scratch {
+            path: other.clone(),
+        },
+    ];
+    let lines = noted.map(|made| serde_json::to_string(&made).unwrap() + "\n");
+    fs::write(runs.unwrap().join("cdj00005f.jsonl"), lines.concat()).unwrap();
+    assert!(program(dir.path()).arg("clean").status().unwrap().success());
+    assert!(!scratch.exists());
+    assert!(other.exists());
+}
+
 /// Ended, and its parent has not asked how: some machines' first process never does.
 fn is_zombie(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

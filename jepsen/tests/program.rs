@@ -64,6 +64,23 @@ fn a_wrong_call_is_not_too_little_coverage() {
     ends(at, &["--version"], EXIT_PASS);
 }
 
+/// librdkafka has no calls for what some workloads do: a run that says "librdkafka" is librdkafka's.
+/// (A build without it refuses every one.)
+#[test]
+fn another_client_is_not_named_where_ours_would_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    for workload in ["group", "list-append", "register", "fencing"] {
+        let args = ["run", "--client", "librdkafka", "--workload", workload];
+        let said = ends(at, &args, EXIT_HARNESS);
+        assert!(
+            said.contains(&format!("the workload {workload} ")),
+            "{said}"
+        );
+        assert!(said.contains("queue, topics and durability"), "{said}");
+    }
+}
+
 #[test]
 fn a_bug_needs_a_build_that_has_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -25,6 +25,7 @@ impl Dice {
 }
 
 const SECONDS: u64 = 120;
+const HEALED_SECONDS: u64 = 105;
 const MILLION: u64 = 1_000_000;
 const PARTITIONS: u32 = 3;
 
@@ -191,7 +192,21 @@ fn run(lose: bool) -> History {
             }
         }
     }
-    let healed = SECONDS * 1000 + 500;
+    let load_end = SECONDS * 1000 + 500;
+    let read_out = load_end + 1_000;
+    for (partition, key) in keys.iter().enumerate() {
+        let rest = &logs[partition][positions[partition]..];
+        let read = read_of(key, positions[partition] as i64, rest);
+        let keys = vec![key.clone()];
+        let answer = Answer::Read(vec![read]);
+        made.call(
+            11,
+            load_end + 300,
+            200,
+            Call::Poll { keys },
+            Outcome::Ok(answer),
+        );
+    }
     for (partition, key) in keys.iter().enumerate() {
         let sources = [
             FinalSource::Client,
@@ -207,7 +222,7 @@ fn run(lose: bool) -> History {
             let read = read_of(key, 0, &logs[partition]);
             made.call(
                 20,
-                healed + 2_000,
+                read_out + 1_000,
                 150,
                 call,
                 Outcome::Ok(Answer::Read(vec![read])),
@@ -228,10 +243,14 @@ fn run(lose: bool) -> History {
         }
     }
     made.events.push(Event::Mark(Mark::Healed {
-        at: Nanos(SECONDS * 1000 * MILLION),
+        at: Nanos(HEALED_SECONDS * 1000 * MILLION),
     }));
     made.events.push(Event::Mark(Mark::LoadEnd {
-        at: Nanos(healed * MILLION),
+        at: Nanos(load_end * MILLION),
+    }));
+    made.events.push(Event::Mark(Mark::ReadOut {
+        from: Nanos(load_end * MILLION),
+        until: Nanos(read_out * MILLION),
     }));
     History::from_events(made.events).unwrap()
 }
@@ -279,6 +298,13 @@ fn a_clean_run_reports_a_pass_with_its_numbers() {
     // The slow disk had ended before the power was lost, and is not blamed for that.
     let gap = &results.verdict.availability.after_fault["slow-disk"];
     assert!(gap.longest_seconds < 0.5, "{gap:?}");
+    // While a node was paused nobody polled for four seconds; after the heal every poll was in time.
+    let delivery = &results.verdict.delivery;
+    let longest = delivery.longest.as_ref().unwrap().seconds;
+    let after = delivery.longest_after_heal.as_ref().unwrap().seconds;
+    assert!((4.0..9.0).contains(&longest), "{delivery:?}");
+    assert!(after < 2.0, "{delivery:?}");
+    assert!(html.contains("longest from an acknowledgement to a consumer"));
     assert!(html.contains("<h1>Pass</h1>"));
     assert!(html.contains("corduroy &lt;0.1.0&gt;"), "text is escaped");
     assert!(html.contains("Minima scaled down"));

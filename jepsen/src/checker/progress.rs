@@ -1,6 +1,6 @@
 //! Once everything is healed, every partition takes writes again.
 
-use crate::history::{Call, Mark, Nanos};
+use crate::history::Call;
 use crate::verdict::Class;
 
 use super::collect::{Anomaly, Collector};
@@ -8,25 +8,20 @@ use super::index::Index;
 
 /// Clients have to have tried for at least this long after the heal before a partition counts as
 /// stuck: an election and the clients' own back-off fit in several times over.
-const TRIED_SECONDS_MIN: f64 = 10.0;
+pub const TRIED_SECONDS_MIN: f64 = 10.0;
 
 pub fn check(index: &Index<'_>, found: &mut Collector<'_>) {
     let history = index.history;
     let Some(healed) = history.healed() else {
         return;
     };
-    let mut ends = history.marks.iter().rev().filter_map(|mark| match mark {
-        Mark::LoadEnd { at } => Some(*at),
-        _ => None,
-    });
-    let load_end = ends.next().unwrap_or_else(|| history.end());
-    let starved = history.marks.iter().any(|mark| match mark {
-        Mark::Starved { until, .. } => *until > healed,
-        _ => false,
-    });
-    if load_end.since(healed) < Nanos::from_seconds(TRIED_SECONDS_MIN) || starved {
+    let tried_seconds = history.load_after_heal_seconds();
+    let tried_seconds = tried_seconds.unwrap_or_else(|| history.end().since(healed).seconds());
+    if tried_seconds < TRIED_SECONDS_MIN {
         return;
     }
+    let starved = history.starved_after_heal();
+    let starved = starved.then_some("the harness did not get the processor to try");
     // By partition: a try that began after the heal, and whether any ended well after it.
     let mut tried = vec![None; index.keys.len()];
     let mut answered = vec![false; index.keys.len()];
@@ -45,12 +40,9 @@ pub fn check(index: &Index<'_>, found: &mut Collector<'_>) {
         if answered[key] || index.deleted[key] {
             continue;
         }
-        found.add(Class::Stuck, None, || Anomaly {
+        found.add(Class::Stuck, starved, || Anomaly {
             key: Some(&index.keys[key]),
-            what: format!(
-                "no write was acknowledged in the {:.0} s after the heal",
-                load_end.since(healed).seconds()
-            ),
+            what: format!("no write was acknowledged in the {tried_seconds:.0} s after the heal"),
             offsets: Vec::new(),
             values: Vec::new(),
             proof: vec![first],

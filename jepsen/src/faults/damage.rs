@@ -30,14 +30,17 @@ pub struct Flip {
 
 /// Flips bits in a few bytes of a node's files, all of one kind: segments, indices, states (with the
 /// votes in them), snapshots, tables, journals, registrations; what the controller's directory holds
-/// are kinds for themselves, and so is a registration with the state of its replica. The kind that was damaged least often so far comes first, so that the few small ones
-/// get their share. Returns the kind and what was done; nothing if there is nothing to damage.
+/// are kinds for themselves, and so is a registration with the state of its replica. Of the kinds that
+/// are due those come first that were not struck yet; then the one that was damaged least often so far,
+/// so that the few small ones get their share. Returns the kind and what was done; nothing if there is
+/// nothing to damage.
 ///
 /// # Errors
 /// The operating system's.
 pub fn rot(
     data_dir: &Path,
     before: &BTreeMap<String, u32>,
+    due: &[&str],
     chance: &mut Chance,
 ) -> anyhow::Result<(String, Vec<Flip>)> {
     let mut files = Vec::new();
@@ -63,10 +66,16 @@ pub fn rot(
         by_kind.entry(kind).or_default().push(vec![path.clone()]);
     }
     let times = |kind: &String| before.get(kind).copied().unwrap_or(0);
-    let fewest = by_kind.keys().map(times).min().unwrap_or(0);
+    let rank = |kind: &String| {
+        (
+            times(kind) > 0 || !due.contains(&kind.as_str()),
+            times(kind),
+        )
+    };
+    let first = by_kind.keys().map(rank).min();
     let kinds: Vec<&String> = by_kind
         .keys()
-        .filter(|kind| times(kind) == fewest)
+        .filter(|kind| Some(rank(kind)) == first)
         .collect();
     let mut flips = Vec::new();
     let count = chance.between(1, FLIPS_MAX);
@@ -199,8 +208,14 @@ mod tests {
         }
         let mut times = BTreeMap::new();
         for seed in 0..35 {
-            let (kind, flips) = rot(dir.path(), &times, &mut Chance::new(seed)).expect("rot");
+            let due = ["snapshot", "state", "segment"];
+            let struck = rot(dir.path(), &times, &due, &mut Chance::new(seed));
+            let (kind, flips) = struck.expect("rot");
             assert!(!flips.is_empty());
+            assert!(
+                seed >= 2 || due.contains(&kind.as_str()),
+                "those that are due come first"
+            );
             *times.entry(kind).or_default() += 1;
             for flip in flips {
                 assert_eq!(flip.mask.count_ones(), 1);

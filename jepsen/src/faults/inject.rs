@@ -11,10 +11,10 @@ use corduroy_env::Env;
 use tokio::time::Instant;
 
 use super::membership::{self, Advance, Change};
-use super::plan::{Agenda, Schedule, Step, Turn};
+use super::plan::{Agenda, Schedule, Step, Turn, has_room};
 use super::proof::{Proof, count};
 use super::strike::{
-    Done, Undo, break_disk, cut_power, how_many, mend, one_or_all, rot, running, transfer,
+    Done, Undo, break_disk, cut_power, how_many, mend, rot, running, some_of, transfer,
 };
 use super::{FaultKind, network};
 use crate::chance::Chance;
@@ -26,8 +26,6 @@ use crate::workload::recorder::Recorder;
 const STOP_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long a restarted node may take to serve, before the next one is restarted all the same.
 const BACK_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Network faults that are on at the same time.
-const NETWORK_FAULTS_MAX: usize = 2;
 /// How often a step that has to wait looks again.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a signal may take to stop a process.
@@ -43,6 +41,8 @@ struct Active {
     id: u64,
     turn: Turn,
     targets: Vec<u32>,
+    /// In which of its manners, as far as that counts.
+    manner: String,
     until: Instant,
     undo: Undo,
     proof: Proof,
@@ -74,18 +74,46 @@ pub struct Injector {
     is_rotted: bool,
     /// How often each manner of change came.
     changes: BTreeMap<&'static str, u32>,
-    /// How often it has struck each kind of file.
-    rotted: BTreeMap<String, u32>,
+    /// How often each kind came in each of its manners.
+    manners: BTreeMap<FaultKind, BTreeMap<String, u32>>,
+    /// What has to come of each.
+    due: BTreeMap<FaultKind, Due>,
     remarks: Vec<String>,
 }
 
+/// What has to come of a kind of fault in a full run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// How often.
+    pub times: usize,
+    /// In which manners, each at least once.
+    pub manners: &'static [&'static str],
+}
+
+impl Due {
+    /// The manner that has to come now, if all of them shall have come in the end: `came` says how
+    /// often each did so far.
+    fn wanted(&self, came: &BTreeMap<String, u32>, chance: &mut Chance) -> Option<&'static str> {
+        let has_come = |manner: &&&str| came.get(**manner).is_some_and(|times| *times > 0);
+        let open: Vec<&'static str> = self
+            .manners
+            .iter()
+            .filter(|manner| !has_come(manner))
+            .copied()
+            .collect();
+        let times = came.values().sum::<u32>() as usize;
+        let is_time = self.times <= times + open.len();
+        chance.pick(&open).copied().filter(|_| is_time)
+    }
+}
+
 impl Injector {
-    /// An injector for a run.
+    /// An injector for a run of these kinds.
     pub fn new(
         env: &Env,
         recorder: &Recorder,
         seed: u64,
-        kinds: &[FaultKind],
+        due: &BTreeMap<FaultKind, Due>,
         nodes: &[u32],
     ) -> Injector {
         let mut chance = Chance::fork(seed, 2);
@@ -96,10 +124,11 @@ impl Injector {
             recovering: Vec::new(),
             shown: Rc::default(),
             rot_target: chance.pick(nodes).copied(),
-            rots: kinds.contains(&FaultKind::BitRot),
+            rots: due.contains_key(&FaultKind::BitRot),
             is_rotted: false,
             changes: BTreeMap::new(),
-            rotted: BTreeMap::new(),
+            manners: BTreeMap::new(),
+            due: due.clone(),
             remarks: Vec::new(),
         }
     }
@@ -145,8 +174,8 @@ impl Injector {
                 return Ok(());
             }
             cluster.notice_ends();
-            for (step, tries) in self.undo_due(cluster, now).await? {
-                agenda.again(self.env.now() - began, step, tries);
+            for turn in self.undo_due(cluster, now).await? {
+                agenda.again(self.env.now() - began, turn);
             }
             self.notice_recovery(cluster).await;
             let next = agenda.next(self.env.now() - began, |step| self.has_room(step));
@@ -154,19 +183,14 @@ impl Injector {
                 self.env.sleep(LOOK).await;
                 continue;
             };
-            let (step, tries) = (turn.step.clone(), turn.tries);
-            if !self.inject(cluster, turn, began).await {
-                agenda.again(self.env.now() - began, step, tries);
+            if !self.inject(cluster, turn.clone(), began).await {
+                agenda.again(self.env.now() - began, turn);
             }
             self.show();
         }
     }
 
     fn has_room(&self, step: &Step) -> bool {
-        let mut on = self.active.iter().map(|active| active.turn.step.kind);
-        if on.any(|kind| kind == step.kind) {
-            return false;
-        }
         // Nothing is learnt from a cluster that never comes back: between two times that all nodes
         // are gone it is whole, and takes writes.
         if step.kind == FaultKind::PowerAll
@@ -177,16 +201,16 @@ impl Injector {
         {
             return false;
         }
-        let mut on = self.active.iter().map(|active| active.turn.step.kind);
-        if step.kind.takes_a_node() {
-            return !on.any(FaultKind::takes_a_node);
-        }
-        let networks = self
-            .active
-            .iter()
-            .filter(|active| matches!(active.undo, Undo::Network(_)))
-            .count();
-        networks < NETWORK_FAULTS_MAX || !step.kind.is_network()
+        let on = self.active.iter().map(|active| active.turn.step.kind);
+        has_room(step.kind, &on.collect::<Vec<_>>())
+    }
+
+    /// Counts a fault that took hold in one of its manners, which may say more after a comma.
+    fn count_manner(&mut self, kind: FaultKind, manner: &str) -> String {
+        let (manner, _) = manner.split_once(',').unwrap_or((manner, ""));
+        let counts = self.manners.entry(kind).or_default();
+        *counts.entry(manner.to_owned()).or_default() += 1;
+        manner.to_owned()
     }
 
     /// Whether it took hold, as far as that can be said now.
@@ -200,7 +224,7 @@ impl Injector {
             let targets = cluster.ids();
             let detail = "SIGTERM and a new process, node by node";
             self.recorder.fault_began(id, name, "", &targets, detail);
-            self.recovering.clear();
+            self.note_overtaken(|_| true);
             let restarted = self.rolling_restart(cluster, &targets).await;
             let end = restarted.map_or_else(|error| format!("{error:#}"), |()| String::new());
             self.recorder
@@ -219,7 +243,7 @@ impl Injector {
                     undo,
                 } = done;
                 // From here on it is this one that clients feel.
-                self.recovering.clear();
+                self.note_overtaken(|_| true);
                 self.recorder
                     .fault_began(id, name, &manner, &targets, &detail);
                 if matches!(undo, Undo::Nothing) {
@@ -229,11 +253,14 @@ impl Injector {
                 }
                 let proof = proof_of(step.kind, &undo);
                 let before = before.into_iter().find(|(of, _)| *of == proof);
+                let manner = self.count_manner(step.kind, &manner);
+                // Where striking took long, it holds all the same.
+                let least = self.env.now() + turn.outlasts.unwrap_or_default() + LOOK;
                 self.active.push(Active {
                     id,
                     targets,
-                    // Where striking took long, it holds all the same.
-                    until: (began + turn.until).max(self.env.now() + LOOK),
+                    manner,
+                    until: (began + turn.until).max(least),
                     turn,
                     undo,
                     proof,
@@ -259,9 +286,13 @@ impl Injector {
     ) -> anyhow::Result<Done> {
         let ids = cluster.ids();
         let one = *chance.pick(&ids).context("there is no node")?;
+        let none = BTreeMap::new();
+        let came = self.manners.get(&kind).unwrap_or(&none);
+        let due = self.due.get(&kind);
+        let wanted = due.and_then(|due| due.wanted(came, chance));
         match kind {
             FaultKind::Kill => {
-                let targets = running(cluster, one_or_all(&ids, one, chance))?;
+                let targets = running(cluster, some_of(&ids, wanted, chance))?;
                 for id in &targets {
                     cluster.kill(*id).await?;
                 }
@@ -273,7 +304,7 @@ impl Injector {
                 })
             }
             FaultKind::Pause => {
-                let targets = running(cluster, one_or_all(&ids, one, chance))?;
+                let targets = running(cluster, some_of(&ids, wanted, chance))?;
                 for id in &targets {
                     cluster.node(*id)?.pause();
                 }
@@ -311,7 +342,8 @@ impl Injector {
                     host: node.place.host,
                 });
                 let peers: Vec<network::Peer> = peers.collect();
-                let fault = network::draw(kind, &peers, chance).context("no network fault")?;
+                let fault = network::draw(kind, &peers, wanted, chance);
+                let fault = fault.context("no network fault")?;
                 let layer = cluster.topology.links.put(fault.table);
                 Ok(Done {
                     targets: fault.targets,
@@ -346,9 +378,9 @@ impl Injector {
                 if !membership::is_minority(target, &cluster.partitions().await, &ids) {
                     bail!("node {target} is no minority of some partition");
                 }
-                let done = rot(cluster, target, &self.rotted, chance).await?;
+                let first = due.map_or(&[][..], |due| due.manners);
+                let done = rot(cluster, target, came, first, chance).await?;
                 self.is_rotted = true;
-                *self.rotted.entry(done.manner.clone()).or_default() += 1;
                 Ok(done)
             }
             FaultKind::Clock => {
@@ -396,16 +428,12 @@ impl Injector {
         Ok(())
     }
 
-    /// Undoes what is over. Returns what has hit nothing, with how often it was tried before.
-    async fn undo_due(
-        &mut self,
-        cluster: &mut Cluster,
-        now: Instant,
-    ) -> anyhow::Result<Vec<(Step, u32)>> {
+    /// Undoes what is over. Returns what has hit nothing.
+    async fn undo_due(&mut self, cluster: &mut Cluster, now: Instant) -> anyhow::Result<Vec<Turn>> {
         let mut missed = Vec::new();
         while let Some(place) = self.active.iter().position(|active| active.until <= now) {
             let mut active = self.active.remove(place);
-            let turn = (active.turn.step.clone(), active.turn.tries);
+            let turn = active.turn.clone();
             if let Undo::Change(change) = &mut active.undo {
                 match self.advance(cluster, change).await? {
                     Advance::Waits => {
@@ -502,6 +530,7 @@ impl Injector {
             id,
             turn,
             targets,
+            manner,
             undo,
             proof,
             ..
@@ -522,6 +551,9 @@ impl Injector {
             true => FaultPhase::End,
             false => FaultPhase::Missed,
         };
+        if !happened && let Some(times) = self.manners.entry(kind).or_default().get_mut(&manner) {
+            *times = times.saturating_sub(1);
+        }
         self.recorder
             .fault(id, kind.name(), phase, &targets, &detail);
         self.watch_recovery(id, kind, targets);
@@ -576,11 +608,21 @@ impl Injector {
     /// that does not answer would keep this one from being undone in time.
     async fn notice_recovery(&mut self, cluster: &Cluster) {
         let now = self.env.now();
-        self.recovering.retain(|before| before.until > now);
+        self.note_overtaken(|before| before.until <= now);
         if self.recovering.is_empty() || !self.active.is_empty() || !cluster.is_whole().await {
             return;
         }
         self.note_whole();
+    }
+
+    /// Notes that the cluster was not whole up to now after these, and looks no further.
+    fn note_overtaken(&mut self, is_over: impl Fn(&Recovering) -> bool) {
+        for before in self.recovering.extract_if(.., |before| is_over(before)) {
+            let name = before.kind.name();
+            let phase = FaultPhase::Overtaken;
+            self.recorder
+                .fault(before.id, name, phase, &before.targets, "");
+        }
     }
 
     /// Notes that the cluster is whole.
@@ -638,22 +680,6 @@ impl Injector {
             }
         }
         Ok(())
-    }
-}
-
-impl FaultKind {
-    fn is_network(self) -> bool {
-        matches!(
-            self,
-            FaultKind::Partition
-                | FaultKind::PartitionOneWay
-                | FaultKind::PartitionReset
-                | FaultKind::Delay
-                | FaultKind::Loss
-                | FaultKind::Reorder
-                | FaultKind::Duplicate
-                | FaultKind::Bandwidth
-        )
     }
 }
 

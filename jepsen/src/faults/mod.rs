@@ -10,6 +10,21 @@ pub mod shim;
 mod strike;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// What a lease, and a leader that nobody hears, last at the nodes' default settings: what is shorter
+/// shows neither an election nor a deposed leader.
+const LEASE: Duration = Duration::from_secs(3);
+/// The session of a member of a group, in the `group` workload; also more than the 5 s that clients
+/// wait for one answer.
+const SESSION: Duration = Duration::from_secs(6);
+/// How often each kind comes at least in a full run.
+pub const TIMES_EACH: usize = 3;
+/// How many nodes are killed or paused: of one more than half of them a majority is gone, and nobody
+/// may acknowledge anything to `acks=all`.
+const ONE_NODE: &str = "one node";
+const MOST_NODES: &str = "most nodes";
+const ALL_NODES: &str = "all nodes";
 
 /// A kind of fault, as one asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -194,6 +209,77 @@ impl FaultKind {
             | FaultKind::Clock => &[Need::Shim],
             FaultKind::PowerOne | FaultKind::PowerAll => &[Need::Images],
         }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<FaultKind> {
+        FaultKind::ALL
+            .iter()
+            .copied()
+            .find(|kind| kind.name() == name)
+    }
+
+    /// What it has to outlast at least once in a run, with the reason: what it can bring out shows
+    /// only then. Nothing for those that end by themselves.
+    pub fn outlasts(self) -> Option<(Duration, &'static str)> {
+        match self {
+            FaultKind::Restart | FaultKind::Transfer | FaultKind::Membership => None,
+            FaultKind::Kill
+            | FaultKind::DiskSlow
+            | FaultKind::DiskError
+            | FaultKind::ReadError
+            | FaultKind::DiskShort
+            | FaultKind::DiskFull
+            | FaultKind::FlushFail
+            | FaultKind::PowerOne
+            | FaultKind::PowerAll
+            | FaultKind::BitRot => Some((LEASE, "a lease")),
+            FaultKind::Pause
+            | FaultKind::Freeze
+            | FaultKind::Partition
+            | FaultKind::PartitionOneWay
+            | FaultKind::PartitionReset
+            | FaultKind::Delay
+            | FaultKind::Loss
+            | FaultKind::Reorder
+            | FaultKind::Duplicate
+            | FaultKind::Bandwidth
+            | FaultKind::Clock => Some((SESSION, "a group's session")),
+        }
+    }
+
+    /// Whether it is one of the network between nodes.
+    pub fn is_network(self) -> bool {
+        matches!(
+            self,
+            FaultKind::Partition
+                | FaultKind::PartitionOneWay
+                | FaultKind::PartitionReset
+                | FaultKind::Delay
+                | FaultKind::Loss
+                | FaultKind::Reorder
+                | FaultKind::Duplicate
+                | FaultKind::Bandwidth
+        )
+    }
+
+    /// The manners of which each has to come at least once in a full run, by how a history names them
+    /// (up to a comma). `trims`: whether old records are removed in the run, without which replicas
+    /// have no snapshots, and only the segment that is written to.
+    pub fn manners_due(self, nodes: usize, trims: bool) -> &'static [&'static str] {
+        match self {
+            FaultKind::Kill if nodes >= 3 => &[ONE_NODE, MOST_NODES],
+            FaultKind::Partition | FaultKind::PartitionReset => network::shapes(nodes),
+            FaultKind::PartitionOneWay => &[network::DEAF, network::MUTE],
+            FaultKind::BitRot if trims => &["segment", "index", "snapshot", "state"],
+            FaultKind::BitRot => &["segment", "state"],
+            _ => &[],
+        }
+    }
+
+    /// How often it has to come at least in a full run.
+    pub fn times_due(self, nodes: usize, trims: bool) -> usize {
+        self.manners_due(nodes, trims).len().max(TIMES_EACH)
     }
 
     /// Whether it takes a node out of service, so that no second one may at the same time.

@@ -6,6 +6,16 @@ use super::FaultKind;
 use crate::chance::Chance;
 use crate::topology::link::{Cut, Host, Link, LinkTable};
 
+/// Shapes of a partition, as histories name them.
+const ISOLATE: &str = "isolate";
+const BRIDGE: &str = "bridge";
+const HALVES: &str = "halves";
+const RING: &str = "ring";
+/// And of one that carries in one direction: a node does not hear, or is not heard.
+pub const DEAF: &str = "deaf";
+pub const MUTE: &str = "mute";
+/// Percent of partitions that leave one node alone whatever else is possible.
+const ISOLATE_PERCENT: u64 = 40;
 /// Percent of partitions in which clients stay with one side.
 const WITH_CLIENTS_PERCENT: u64 = 25;
 
@@ -35,12 +45,30 @@ fn ids(peers: &[Peer]) -> Vec<u32> {
     peers.iter().map(|peer| peer.id).collect()
 }
 
-/// Draws a fault of a network kind among these nodes; `None` for any other kind.
-pub fn draw(kind: FaultKind, nodes: &[Peer], chance: &mut Chance) -> Option<NetworkFault> {
+/// The shapes of a partition that are possible among so many nodes.
+pub fn shapes(nodes: usize) -> &'static [&'static str] {
+    match nodes {
+        // Three in halves are one that is alone.
+        0..=2 => &[ISOLATE],
+        3 => &[ISOLATE, BRIDGE],
+        4 => &[ISOLATE, BRIDGE, HALVES],
+        // Everybody hears a majority, nobody the same one: needs five.
+        _ => &[ISOLATE, BRIDGE, HALVES, RING],
+    }
+}
+
+/// Draws a fault of a network kind among these nodes, in the wanted manner or in any; `None` for any
+/// other kind.
+pub fn draw(
+    kind: FaultKind,
+    nodes: &[Peer],
+    wanted: Option<&'static str>,
+    chance: &mut Chance,
+) -> Option<NetworkFault> {
     match kind {
-        FaultKind::Partition => Some(partition(nodes, Cut::Silent, chance)),
-        FaultKind::PartitionReset => Some(partition(nodes, Cut::Reset, chance)),
-        FaultKind::PartitionOneWay => Some(one_way(nodes, chance)),
+        FaultKind::Partition => Some(partition(nodes, Cut::Silent, wanted, chance)),
+        FaultKind::PartitionReset => Some(partition(nodes, Cut::Reset, wanted, chance)),
+        FaultKind::PartitionOneWay => Some(one_way(nodes, wanted, chance)),
         _ => bad_link(kind, chance).map(|(link, what)| everywhere_near(nodes, link, what, chance)),
     }
 }
@@ -58,7 +86,12 @@ fn names(nodes: &[Peer]) -> String {
     names.join(" ")
 }
 
-fn partition(nodes: &[Peer], how: Cut, chance: &mut Chance) -> NetworkFault {
+fn partition(
+    nodes: &[Peer],
+    how: Cut,
+    wanted: Option<&'static str>,
+    chance: &mut Chance,
+) -> NetworkFault {
     let mut order = nodes.to_vec();
     chance.shuffle(&mut order);
     let count = order.len();
@@ -72,9 +105,12 @@ fn partition(nodes: &[Peer], how: Cut, chance: &mut Chance) -> NetworkFault {
         table.add(one.host, other.host, cut(how));
         table.add(other.host, one.host, cut(how));
     };
-    match chance.below(4) {
-        // Everybody hears a majority, nobody the same one; needs five to be a ring.
-        0 if count >= 5 => {
+    let drawn = match chance.percent(ISOLATE_PERCENT) {
+        true => ISOLATE,
+        false => chance.pick(shapes(count)).copied().unwrap_or(ISOLATE),
+    };
+    match wanted.unwrap_or(drawn) {
+        RING => {
             for (place, one) in order.iter().enumerate() {
                 for (other_place, other) in order.iter().enumerate().skip(place + 1) {
                     let distance = other_place - place;
@@ -85,12 +121,12 @@ fn partition(nodes: &[Peer], how: Cut, chance: &mut Chance) -> NetworkFault {
             }
             NetworkFault {
                 table,
-                manner: "ring".to_owned(),
+                manner: RING.to_owned(),
                 detail: format!("ring {}, {manner}", names(&order)),
                 targets: ids(&order),
             }
         }
-        1 if count >= 3 => {
+        BRIDGE => {
             let (bridge, rest) = order.split_at(1);
             let (left, right) = rest.split_at(rest.len() / 2);
             for one in left {
@@ -99,7 +135,7 @@ fn partition(nodes: &[Peer], how: Cut, chance: &mut Chance) -> NetworkFault {
                 }
             }
             NetworkFault {
-                manner: "bridge".to_owned(),
+                manner: BRIDGE.to_owned(),
                 detail: format!(
                     "bridge: {} | {} with {} between, {manner}",
                     names(left),
@@ -111,7 +147,7 @@ fn partition(nodes: &[Peer], how: Cut, chance: &mut Chance) -> NetworkFault {
             }
         }
         shape => {
-            let size = if shape == 2 { count / 2 } else { 1 };
+            let size = if shape == HALVES { count / 2 } else { 1 };
             let (minority, rest) = order.split_at(size.max(1).min(count));
             for one in minority {
                 for other in rest {
@@ -126,11 +162,6 @@ fn partition(nodes: &[Peer], how: Cut, chance: &mut Chance) -> NetworkFault {
                 }
                 clients = ", with clients";
             }
-            let shape = if minority.len() > 1 {
-                "halves"
-            } else {
-                "isolate"
-            };
             NetworkFault {
                 manner: format!("{shape}{clients}"),
                 detail: format!("{} | {}{clients}, {manner}", names(minority), names(rest)),
@@ -142,7 +173,7 @@ fn partition(nodes: &[Peer], how: Cut, chance: &mut Chance) -> NetworkFault {
 }
 
 /// A node that does not hear others, or is not heard by them.
-fn one_way(nodes: &[Peer], chance: &mut Chance) -> NetworkFault {
+fn one_way(nodes: &[Peer], wanted: Option<&'static str>, chance: &mut Chance) -> NetworkFault {
     let mut order = nodes.to_vec();
     chance.shuffle(&mut order);
     let (one, rest) = order.split_at(1);
@@ -152,7 +183,8 @@ fn one_way(nodes: &[Peer], chance: &mut Chance) -> NetworkFault {
     } else {
         rest
     };
-    let is_deaf = chance.percent(50);
+    let drawn = chance.percent(50);
+    let is_deaf = wanted.map_or(drawn, |wanted| wanted == DEAF);
     let mut table = LinkTable::default();
     for one in one {
         for other in others {
@@ -167,7 +199,7 @@ fn one_way(nodes: &[Peer], chance: &mut Chance) -> NetworkFault {
     };
     NetworkFault {
         table,
-        manner: if is_deaf { "deaf" } else { "mute" }.to_owned(),
+        manner: if is_deaf { DEAF } else { MUTE }.to_owned(),
         targets: ids(one),
         detail: format!("{} {verb} {}", names(one), names(others)),
     }
@@ -285,7 +317,8 @@ mod tests {
     #[test]
     fn a_partition_leaves_out_the_same_hosts_both_ways() {
         for seed in 0..200 {
-            let fault = partition(&peers(&[1, 2, 3]), Cut::Silent, &mut Chance::new(seed));
+            let nodes = peers(&[1, 2, 3]);
+            let fault = partition(&nodes, Cut::Silent, None, &mut Chance::new(seed));
             let mut cuts = 0;
             for (one, other) in [(1, 2), (1, 3), (2, 3)] {
                 assert_eq!(silent(&fault, one, other), silent(&fault, other, one));
@@ -296,11 +329,31 @@ mod tests {
     }
 
     #[test]
+    fn every_shape_that_is_possible_comes_when_it_is_wanted() {
+        for count in 2..=5 {
+            let nodes = peers(&(1..=count).collect::<Vec<_>>());
+            for kind in [FaultKind::Partition, FaultKind::PartitionReset] {
+                for shape in shapes(nodes.len()) {
+                    let drawn = draw(kind, &nodes, Some(shape), &mut Chance::new(7));
+                    let manner = drawn.expect("a network fault").manner;
+                    assert!(manner.starts_with(shape), "{manner} of {count}");
+                }
+            }
+            for manner in [DEAF, MUTE] {
+                let kind = FaultKind::PartitionOneWay;
+                let drawn = draw(kind, &nodes, Some(manner), &mut Chance::new(7));
+                assert_eq!(drawn.expect("a network fault").manner, manner);
+            }
+        }
+        assert_eq!(shapes(3), [ISOLATE, BRIDGE], "half of three is one");
+    }
+
+    #[test]
     fn in_a_ring_everybody_hears_two_others() {
         let nodes = [1, 2, 3, 4, 5];
         let mut rings = 0;
         for seed in 0..200 {
-            let fault = partition(&peers(&nodes), Cut::Silent, &mut Chance::new(seed));
+            let fault = partition(&peers(&nodes), Cut::Silent, None, &mut Chance::new(seed));
             if !fault.detail.starts_with("ring") {
                 continue;
             }
@@ -318,7 +371,7 @@ mod tests {
     #[test]
     fn one_way_is_one_way() {
         for seed in 0..100 {
-            let fault = one_way(&peers(&[1, 2, 3]), &mut Chance::new(seed));
+            let fault = one_way(&peers(&[1, 2, 3]), None, &mut Chance::new(seed));
             let cut = |one, other| silent(&fault, one, other);
             let pairs = [(1, 2), (1, 3), (2, 3)];
             assert!(pairs.iter().any(|(a, b)| cut(*a, *b) != cut(*b, *a)));

@@ -7,13 +7,14 @@ use rustix::process::Signal;
 
 use super::membership::Change;
 use super::shim::Writes;
-use super::{FaultKind, damage};
+use super::{ALL_NODES, FaultKind, MOST_NODES, ONE_NODE, damage};
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::topology::link::Host;
 
-/// Percent of kills and pauses that strike every node.
+/// Percent of kills and pauses that strike every node, and more than half of them.
 const EVERYBODY_PERCENT: u64 = 15;
+const MOST_PERCENT: u64 = 20;
 
 /// How a fault is undone.
 pub(super) enum Undo {
@@ -54,16 +55,30 @@ pub(super) fn running(cluster: &mut Cluster, ids: Vec<u32>) -> anyhow::Result<Ve
 }
 
 pub(super) fn how_many(targets: &[u32], all: &[u32]) -> String {
-    let one = targets.len() < all.len() || all.len() == 1;
-    if one { "one node" } else { "all nodes" }.to_owned()
+    let manner = match targets.len() {
+        0 | 1 => ONE_NODE,
+        some if some < all.len() => MOST_NODES,
+        _ => ALL_NODES,
+    };
+    manner.to_owned()
 }
 
-pub(super) fn one_or_all(ids: &[u32], one: u32, chance: &mut Chance) -> Vec<u32> {
-    if chance.percent(EVERYBODY_PERCENT) {
-        ids.to_vec()
-    } else {
-        vec![one]
-    }
+/// One node, more than half of them, or all, as it is wanted or drawn.
+pub(super) fn some_of(ids: &[u32], wanted: Option<&'static str>, chance: &mut Chance) -> Vec<u32> {
+    let mut order = ids.to_vec();
+    chance.shuffle(&mut order);
+    let drawn = match chance.below(100) {
+        percent if percent < EVERYBODY_PERCENT => ALL_NODES,
+        percent if percent < EVERYBODY_PERCENT + MOST_PERCENT => MOST_NODES,
+        _ => ONE_NODE,
+    };
+    order.truncate(match wanted.unwrap_or(drawn) {
+        ALL_NODES => order.len(),
+        MOST_NODES => order.len() / 2 + 1,
+        _ => 1,
+    });
+    order.sort_unstable();
+    order
 }
 
 /// Moves one to three leaderships to other replicas in sync.
@@ -228,11 +243,12 @@ pub(super) async fn rot(
     cluster: &mut Cluster,
     target: u32,
     rotted: &BTreeMap<String, u32>,
+    due: &[&str],
     chance: &mut Chance,
 ) -> anyhow::Result<Done> {
     cluster.kill(target).await?;
     let data_dir = cluster.node(target)?.data_dir.clone();
-    let (kind, flips) = damage::rot(&data_dir, rotted, chance)?;
+    let (kind, flips) = damage::rot(&data_dir, rotted, due, chance)?;
     if flips.is_empty() {
         cluster.start(target)?;
         bail!("node {target} has no files to damage yet");

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
+use crate::faults::FaultKind;
 use crate::history::{Acks, History, Isolation};
 use crate::verdict::{Finding, Judgement, Verdict};
 
@@ -47,7 +48,7 @@ pub fn render(summary: &RunSummary, history: &History, verdict: &Verdict) -> Str
     missing(&mut page, verdict);
     findings(&mut page, history, "Violations", &verdict.violations);
     plots(&mut page, history);
-    tables(&mut page, verdict);
+    tables(&mut page, history, verdict);
     findings(
         &mut page,
         history,
@@ -148,6 +149,14 @@ fn tiles(page: &mut String, verdict: &Verdict) {
         (
             "longest unavailability",
             format!("{:.2} s", availability.longest_gap_seconds()),
+            false,
+        ),
+        (
+            "longest from an acknowledgement to a consumer",
+            match &verdict.delivery.longest {
+                Some(late) => format!("{:.2} s", late.seconds),
+                None => "–".to_owned(),
+            },
             false,
         ),
         ("calls ok during faults", share, false),
@@ -271,7 +280,7 @@ fn plots(page: &mut String, history: &History) {
     page.push_str("</section>");
 }
 
-fn tables(page: &mut String, verdict: &Verdict) {
+fn tables(page: &mut String, history: &History, verdict: &Verdict) {
     let availability = &verdict.availability;
     page.push_str(
         "<section><h2>Unavailability</h2><p>The longest time in which writes to one partition were \
@@ -293,7 +302,11 @@ fn tables(page: &mut String, verdict: &Verdict) {
             gap.began_seconds
         );
     }
-    page.push_str("</tbody></table></section>");
+    page.push_str("</tbody></table>");
+    if let Some(line) = verdict.delivery.line() {
+        let _ = write!(page, "<p>{}</p>", escape(&line));
+    }
+    page.push_str("</section>");
 
     let coverage = &verdict.coverage;
     let minima = &coverage.minima;
@@ -324,6 +337,17 @@ fn tables(page: &mut String, verdict: &Verdict) {
         row(&format!("{fault} took hold"), u64::from(*times), least);
         for (manner, times) in coverage.manners.get(fault).into_iter().flatten() {
             row(&format!("{fault}: {manner}"), u64::from(*times), 0);
+        }
+        if let Some((limit, reason)) = FaultKind::named(fault).and_then(FaultKind::outlasts) {
+            let what = format!("{fault} held for more than {} s, {reason}", limit.as_secs());
+            let long = coverage.long_holds.get(fault).copied().unwrap_or(0);
+            row(&what, u64::from(long), u64::from(minima.long_holds));
+        }
+    }
+    for (fault, manners) in &history.header.plan.manners {
+        for manner in manners {
+            let times = coverage.in_manner(fault, manner);
+            row(&format!("{fault} as \"{manner}\""), u64::from(times), 1);
         }
     }
     for (fault, times) in &coverage.missed {
@@ -391,6 +415,16 @@ fn tables(page: &mut String, verdict: &Verdict) {
         0,
     );
     row("entries of those", coverage.entries_compared, 0);
+    row(
+        "entries of the controller's log among them",
+        coverage.controller_entries_compared,
+        u64::from(minima.controller_compared),
+    );
+    row(
+        "entries of __consumer_offsets among them",
+        coverage.offsets_entries_compared,
+        u64::from(minima.offsets_compared),
+    );
     page.push_str("</tbody></table></section>");
 }
 

@@ -8,11 +8,12 @@ use corduroy_env::Env;
 use tokio::sync::watch;
 
 use super::RunPlan;
+use crate::coverage::OFFSETS_TOPIC;
 use crate::history::WorkerId;
 use crate::workload::keys::{self, LiveKeys, LiveTopic};
 use crate::workload::recorder::Recorder;
 use crate::workload::{
-    Shared, WorkloadKind, append, consume, fencing, group, produce, topics, watch as watching,
+    Shared, WorkloadKind, append, consume, ends, fencing, group, produce, topics, watch as watching,
 };
 
 /// Topics in use at the same time, by workload.
@@ -49,6 +50,8 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Load {
     shared: Shared,
     stop: watch::Sender<bool>,
+    /// Consumers go on for a while when the others have stopped.
+    stop_reading: watch::Sender<bool>,
 }
 
 impl Load {
@@ -80,6 +83,8 @@ impl Load {
         let shared = Shared {
             env: env.clone(),
             client: run.client,
+            acks: run.acks,
+            idempotence: run.idempotence,
             recorder: recorder.clone(),
             bootstrap: bootstrap.into(),
             keys: Rc::new(LiveKeys::new(places, writes_max)),
@@ -89,12 +94,21 @@ impl Load {
             replication: i16::from(run.nodes.min(3)),
             min_insync: run.min_insync.min(u32::from(run.nodes)),
         };
-        let load = Load { shared, stop };
-        load.spawn(run, places);
+        let (stop_reading, stopped) = watch::channel(false);
+        let reading = Shared {
+            stop: stopped,
+            ..shared.clone()
+        };
+        let load = Load {
+            shared,
+            stop,
+            stop_reading,
+        };
+        load.spawn(run, places, &reading);
         load
     }
 
-    fn spawn(&self, run: &RunPlan, places: usize) {
+    fn spawn(&self, run: &RunPlan, places: usize, reading: &Shared) {
         let shared = &self.shared;
         let env = &shared.env;
         let mut next_worker = 0;
@@ -144,11 +158,11 @@ impl Load {
                 WorkloadKind::ListAppend | WorkloadKind::Register
             ) {
                 for _ in 0..LIST_READERS {
-                    env.spawn_local(append::run(shared.clone(), worker(), place, run.seed));
+                    env.spawn_local(append::run(reading.clone(), worker(), place, run.seed));
                 }
             } else {
                 for _ in 0..CONSUMERS_PER_PLACE {
-                    env.spawn_local(consume::run(shared.clone(), worker(), place, run.seed));
+                    env.spawn_local(consume::run(reading.clone(), worker(), place, run.seed));
                 }
             }
         }
@@ -199,6 +213,13 @@ impl Load {
         }
     }
 
+    /// The id of `__consumer_offsets`, where there is one.
+    pub async fn offsets_topic(&self) -> Option<String> {
+        let client = self.shared.client("jepsen-ends").await.ok()?;
+        let topic = client.admin().describe_topic(OFFSETS_TOPIC).await.ok()?;
+        Some(topic.id.to_string())
+    }
+
     /// What the clients share.
     pub fn shared(&self) -> &Shared {
         &self.shared
@@ -224,9 +245,48 @@ impl Load {
         Ok(())
     }
 
-    /// Stops the clients and waits for their last answers, for so long.
-    pub async fn stop(&self, env: &Env, limit: Duration) {
+    /// Stops those who write and waits for their last answers, for so long.
+    pub async fn stop_writing(&self, env: &Env, limit: Duration) {
         self.stop.send_replace(true);
+        let deadline = env.now() + limit;
+        while self.shared.recorder.open_sends() > 0 && env.now() < deadline {
+            env.sleep(LOOK).await;
+        }
+    }
+
+    /// Waits until consumers have read everything that was written, for so long. Returns what they
+    /// have not, a sentence each.
+    pub async fn read_out(&self, env: &Env, limit: Duration) -> Vec<String> {
+        let deadline = env.now() + limit;
+        let keys = &self.shared.keys;
+        let ends = loop {
+            let known = async {
+                let client = self.shared.client("jepsen-ends").await?;
+                ends::of(&client, &keys.all()).await
+            };
+            let left = deadline.saturating_duration_since(env.now());
+            match tokio::time::timeout(left, known).await {
+                Ok(Ok(ends)) => break ends,
+                Ok(Err(_)) => env.sleep(LOOK).await,
+                Err(_late) => return vec!["the ends of partitions are not known".to_owned()],
+            }
+        };
+        keys.read_out(ends);
+        loop {
+            let unread = keys.unread().unwrap_or_default();
+            if unread.is_empty() || env.now() >= deadline {
+                let unread = unread.into_iter();
+                let said = unread
+                    .map(|(key, end)| format!("no consumer has read {key} to its end at {end}"));
+                return said.collect();
+            }
+            env.sleep(LOOK).await;
+        }
+    }
+
+    /// Stops the consumers and waits for the last answers of all, for so long.
+    pub async fn stop(&self, env: &Env, limit: Duration) {
+        self.stop_reading.send_replace(true);
         let deadline = env.now() + limit;
         while self.shared.recorder.open() > 0 && env.now() < deadline {
             env.sleep(LOOK).await;

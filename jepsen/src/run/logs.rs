@@ -11,6 +11,9 @@ use crate::cluster::Cluster;
 /// Problems and differences of one kind that are spelled out.
 const SHOWN_MAX: usize = 3;
 
+/// The name of the controller's log in a dump.
+const CONTROLLER: &str = "controller";
+
 /// What came of looking.
 #[derive(Debug, Default)]
 pub struct Looked {
@@ -19,17 +22,31 @@ pub struct Looked {
     /// Partitions with several replicas whose logs were compared, and their entries.
     pub partitions: u64,
     pub entries: u64,
+    /// Of those entries, the controller's, and those of `__consumer_offsets`.
+    pub controller_entries: u64,
+    pub offsets_entries: u64,
+    /// Partitions with several replicas that were left out, as a checkpoint does not say up to where
+    /// it knew the log to be committed.
+    pub left_out: Vec<String>,
 }
 
-/// Lets `corduroy debug log-dump` read all that the nodes left. `rotted`: the node whose files were
-/// damaged on purpose; damage may still lie there where nobody has looked.
-pub fn look(binary: &Path, cluster: &Cluster, rotted: Option<u32>) -> Looked {
+/// What has to be known of a run beside the files of its nodes.
+pub struct Known<'k> {
+    /// The node whose files were damaged on purpose; damage may still lie there where nobody has
+    /// looked.
+    pub rotted: Option<u32>,
+    /// The id of `__consumer_offsets`, as a dump names its partitions.
+    pub offsets_topic: Option<&'k str>,
+}
+
+/// Lets `corduroy debug log-dump` read all that the nodes left.
+pub fn look(binary: &Path, cluster: &Cluster, known: &Known<'_>) -> Looked {
     let mut looked = Looked::default();
     let mut dumps: Vec<(u32, BTreeMap<String, Dumped>)> = Vec::new();
     for node in cluster
         .nodes()
         .iter()
-        .filter(|node| Some(node.id()) != rotted)
+        .filter(|node| Some(node.id()) != known.rotted)
     {
         let output = Command::new(binary)
             .args(["debug", "log-dump", "--verify"])
@@ -60,7 +77,7 @@ pub fn look(binary: &Path, cluster: &Cluster, rotted: Option<u32>) -> Looked {
         }
         dumps.push((node.id(), parse(&text)));
     }
-    compare(&dumps, &mut looked);
+    compare(&dumps, known, &mut looked);
     looked
 }
 
@@ -108,7 +125,7 @@ fn parse(text: &str) -> BTreeMap<String, Dumped> {
 }
 
 /// Up to the end that all of them know to be committed, replicas hold the same entries.
-fn compare(dumps: &[(u32, BTreeMap<String, Dumped>)], looked: &mut Looked) {
+fn compare(dumps: &[(u32, BTreeMap<String, Dumped>)], known: &Known<'_>, looked: &mut Looked) {
     let mut names: Vec<&String> = dumps.iter().flat_map(|(_, dump)| dump.keys()).collect();
     names.sort();
     names.dedup();
@@ -126,13 +143,15 @@ fn compare(dumps: &[(u32, BTreeMap<String, Dumped>)], looked: &mut Looked) {
         let from = logs().map(|log| log.start).max().unwrap_or(0);
         let committed: Option<Vec<u64>> = logs().map(|log| log.committed).collect();
         let Some(end) = committed.and_then(|ends| ends.into_iter().min()) else {
+            looked.left_out.push(name.clone());
             continue;
         };
         looked.partitions += 1;
         let mut different = Vec::new();
+        let mut entries = 0;
         for index in from..=end {
             let mine = ours.entries.get(&index);
-            looked.entries += u64::from(mine.is_some());
+            entries += u64::from(mine.is_some());
             for (node, theirs) in others {
                 let theirs = theirs.entries.get(&index);
                 if theirs != mine {
@@ -146,6 +165,13 @@ fn compare(dumps: &[(u32, BTreeMap<String, Dumped>)], looked: &mut Looked) {
                     ));
                 }
             }
+        }
+        looked.entries += entries;
+        let (topic, _) = name.rsplit_once('/').unwrap_or((name, ""));
+        if topic == CONTROLLER {
+            looked.controller_entries += entries;
+        } else if Some(topic) == known.offsets_topic {
+            looked.offsets_entries += entries;
         }
         if !different.is_empty() {
             let shown: Vec<&str> = different
@@ -184,7 +210,17 @@ journal of shard 0
 
     fn judged(other: &str) -> Looked {
         let mut looked = Looked::default();
-        compare(&[(1, parse(DUMP)), (2, parse(other))], &mut looked);
+        let known = Known {
+            rotted: None,
+            offsets_topic: Some("7a0e"),
+        };
+        let groups = |dump: &str| dump.replace("partition controller", "partition 7a0e/4");
+        let both = |dump: &str| {
+            let mut both = parse(dump);
+            both.extend(parse(&groups(dump)));
+            both
+        };
+        compare(&[(1, both(DUMP)), (2, both(other))], &known, &mut looked);
         looked
     }
 
@@ -196,9 +232,15 @@ journal of shard 0
             Vec::<String>::new(),
             "entry 4 is not committed"
         );
-        assert_eq!((looked.partitions, looked.entries), (1, 3));
-        let unsettled = DUMP.replace("  committed    index 3 term 2\n", "");
-        assert_eq!(judged(&unsettled).partitions, 0, "it does not say");
+        assert_eq!((looked.partitions, looked.entries), (2, 6));
+        assert_eq!((looked.controller_entries, looked.offsets_entries), (3, 3));
+        let unsettled = judged(&DUMP.replace("  committed    index 3 term 2\n", ""));
+        assert_eq!((unsettled.partitions, unsettled.controller_entries), (0, 0));
+        assert_eq!(
+            unsettled.left_out,
+            ["7a0e/4", "controller"],
+            "it does not say"
+        );
         let purged = DUMP.replace("log start    index 1", "log start    index 3");
         assert!(judged(&purged).found.is_empty());
     }
@@ -210,8 +252,8 @@ journal of shard 0
             DUMP.replace("@112        index 2 ", "@112        index 9 "),
         ] {
             let looked = judged(&other);
-            assert_eq!(looked.found.len(), 1, "{looked:?}");
-            let what = &looked.found[0];
+            assert_eq!(looked.found.len(), 2, "{looked:?}");
+            let what = &looked.found[1];
             assert!(
                 what.contains("partition controller differ in 1 entries"),
                 "{what}"

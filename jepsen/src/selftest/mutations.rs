@@ -11,365 +11,16 @@ use corduroy_env::Env;
 
 use crate::verdict::{Class, Judgement, Verdict};
 
+use super::bugs::{Bug, Hint, Judge, LOADED, QUEUE};
+
 /// How many bugs a turn of the [`rotation`] has, if nobody says otherwise.
 pub const ROTATION: usize = 3;
 /// Runs without a bug before that one counts as not judged: the first may have seen too little.
 const CONTROLS_MAX: u32 = 2;
-/// A control's load, in seconds; a further one's is so many times as long.
+/// A control's load, in seconds, and what each kind of fault adds: it has to see every one. A further
+/// try of it takes twice as long.
 const CONTROL_SECONDS: u64 = 20;
-
-/// A bug that a build with `planted-bugs` can have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bug {
-    /// Its name, as the node knows it.
-    pub id: &'static str,
-    /// One sentence: what the product then does.
-    pub what: &'static str,
-    /// What a run may call it. Finding it under none of these names is not catching it.
-    pub expected: &'static [Class],
-    /// A trial's load, in seconds.
-    pub load_seconds: u64,
-    /// Trials, with a new seed each, before the bug counts as missed. The time budget is this many
-    /// times `load_seconds`, and what starting and reading takes.
-    pub trials_max: u32,
-    pub hint: Hint,
-    pub judge: Judge,
-}
-
-/// Who finds a bug.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judge {
-    /// Runs of real processes.
-    Cluster,
-    /// The simulator: real processes do not come by the moment in which the bug matters.
-    Simulator {
-        /// Names of the laws of which one has to be broken.
-        laws: &'static [&'static str],
-        /// Seeds before the bug counts as missed.
-        seeds_max: u64,
-    },
-}
-
-/// Under which run a bug shows itself soonest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hint {
-    pub workload: &'static str,
-    /// Names of faults, of which a run uses those that are possible here.
-    pub faults: &'static [&'static str],
-    pub nodes: u32,
-    pub min_insync_replicas: u32,
-    /// Sends per second, one after the other in further trials: some bugs show themselves under
-    /// load, and some only when a write is the last one for a while.
-    pub rates: &'static [u32],
-}
-
-impl Hint {
-    /// Sends per second of a trial.
-    pub fn rate(&self, attempt: u32) -> u32 {
-        let turn = (attempt as usize).checked_rem(self.rates.len());
-        turn.and_then(|turn| self.rates.get(turn))
-            .copied()
-            .unwrap_or(LOADED)
-    }
-}
-
-/// Sends per second that keep a cluster at work.
-const LOADED: u32 = 400;
-
-const QUEUE: Hint = Hint {
-    workload: "queue",
-    faults: &[],
-    nodes: 3,
-    min_insync_replicas: 2,
-    rates: &[LOADED, 30],
-};
-
-/// Every planted bug.
-pub const BUGS: &[Bug] = &[
-    Bug {
-        id: "ack-before-flush",
-        what: "acks=all is answered before the leader's own copy is flushed",
-        expected: LOSS,
-        load_seconds: 30,
-        trials_max: 4,
-        hint: Hint {
-            faults: &["power-loss-all"],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "vote-not-flushed",
-        what: "a vote is answered before it is on disk",
-        expected: &[
-            Class::TwoLeaders,
-            Class::InconsistentOffsets,
-            Class::ReplicaDivergence,
-            Class::EpochRegression,
-            Class::LostWrite,
-            Class::FinalLost,
-            Class::RealtimeOrder,
-        ],
-        load_seconds: 60,
-        trials_max: 5,
-        hint: Hint {
-            faults: &["power-loss", "power-loss-all", "partition"],
-            ..QUEUE
-        },
-        // A vote is on disk with the first entry of its term. Only a node that loses power within
-        // those milliseconds votes twice, and only if its candidate is cut off from the next one is
-        // that anything that a client sees.
-        judge: Judge::Simulator {
-            laws: &["terms_ascend", "one_vote_per_term", "one_leader_per_term"],
-            seeds_max: 100,
-        },
-    },
-    Bug {
-        id: "watermark-is-log-end",
-        what: "the high watermark is the leader's log end, committed or not",
-        expected: &[
-            Class::DirtyRead,
-            Class::InconsistentOffsets,
-            Class::HighWatermarkRegression,
-            Class::StaleLatest,
-            Class::StaleRead,
-            Class::AbortedRead,
-        ],
-        load_seconds: 45,
-        trials_max: 4,
-        hint: Hint {
-            faults: &["partition", "kill"],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "older-epoch-accepted",
-        what: "a batch of an older producer epoch is appended after one of a newer",
-        expected: &[Class::FencedAppend],
-        load_seconds: 15,
-        trials_max: 2,
-        hint: Hint {
-            workload: "fencing",
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "stale-leader-serves",
-        what: "a leader that lost its office goes on to serve reads and latest offsets",
-        expected: &[
-            Class::StaleLatest,
-            Class::StaleRead,
-            Class::DirtyRead,
-            Class::InconsistentOffsets,
-            Class::TwoLeaders,
-        ],
-        load_seconds: 45,
-        trials_max: 4,
-        hint: Hint {
-            workload: "list-append",
-            faults: &["partition", "pause"],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "torn-tail-accepted",
-        what: "recovery takes a torn entry at the journal's tail for a whole one",
-        expected: &[
-            Class::ImpossibleValue,
-            Class::ReplicaDivergence,
-            Class::ReplicaIncomplete,
-            Class::InconsistentOffsets,
-            Class::LostWrite,
-            Class::FinalLost,
-            // Of a term that nobody wrote.
-            Class::LeaderEpochRegression,
-        ],
-        load_seconds: 45,
-        trials_max: 5,
-        hint: Hint {
-            // A disk that tears a turn is not to be had here: what is torn is a turn whose bytes
-            // are not those that were written.
-            faults: &["bit-rot"],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "zero-tail-is-batch",
-        what: "recovery takes zeros at a log's tail for an empty batch",
-        expected: &[
-            Class::ImpossibleValue,
-            Class::ReplicaDivergence,
-            Class::ReplicaIncomplete,
-            Class::InconsistentOffsets,
-            Class::OffsetMismatch,
-            Class::LostWrite,
-            Class::FinalLost,
-            Class::Stuck,
-        ],
-        load_seconds: 45,
-        trials_max: 5,
-        hint: Hint {
-            faults: &["power-loss", "power-loss-all"],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "offset-at-propose",
-        what: "the base offset is stamped when a batch is proposed, not when it is appended",
-        expected: &[
-            Class::InconsistentOffsets,
-            Class::OffsetMismatch,
-            Class::RealtimeOrder,
-            Class::ReplicaDivergence,
-            Class::IntNonmonotonicPoll,
-            Class::NonmonotonicPoll,
-            Class::Reordered,
-        ],
-        load_seconds: 30,
-        trials_max: 4,
-        hint: Hint {
-            faults: &["kill", "leadership-transfer"],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "window-of-one",
-        what: "the producer's window remembers one batch where a client may repeat five",
-        expected: &[Class::Duplicate, Class::Reordered],
-        load_seconds: 60,
-        trials_max: 5,
-        hint: Hint {
-            // Several batches of one producer have to be under way when its leader goes: one
-            // partition, much load, and answers that take long.
-            workload: "list-append",
-            faults: &["kill", "pause", "delay", "bandwidth"],
-            rates: &[2_400],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "truncation-keeps-offset",
-        what: "after a truncation, the next offset is what it was before",
-        expected: &[
-            Class::ReplicaDivergence,
-            Class::ReplicaIncomplete,
-            Class::OffsetMismatch,
-            Class::InconsistentOffsets,
-            Class::RealtimeOrder,
-            Class::Stuck,
-        ],
-        load_seconds: 45,
-        trials_max: 5,
-        hint: Hint {
-            faults: &["partition", "pause", "kill"],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "ack-below-min-insync",
-        what: "acks=all is answered by a majority although min.insync.replicas asks for more",
-        expected: &[Class::UnderReplicatedAck],
-        load_seconds: 30,
-        trials_max: 3,
-        hint: Hint {
-            faults: &["kill"],
-            min_insync_replicas: 3,
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "callback-before-sync",
-        what: "the flush callback fires before the journal's sync has returned",
-        expected: LOSS,
-        load_seconds: 30,
-        trials_max: 4,
-        hint: Hint {
-            faults: &["power-loss-all"],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "lease-read",
-        what: "a leader names the latest offset by its lease alone",
-        expected: &[Class::StaleLatest, Class::StaleRead],
-        load_seconds: 60,
-        trials_max: 5,
-        hint: Hint {
-            workload: "register",
-            // Whoever is elected by the others is so before the lease of the one cut off is over.
-            faults: &["partition", "delay", "leadership-transfer"],
-            ..QUEUE
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "old-generation-commits",
-        what: "a group takes commits of generations that are over",
-        expected: &[Class::StaleCommit],
-        load_seconds: 30,
-        trials_max: 3,
-        hint: GROUP,
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "commit-before-write",
-        what: "a commit is acknowledged before it is written",
-        expected: &[Class::LostPosition],
-        load_seconds: 30,
-        trials_max: 4,
-        hint: Hint {
-            faults: &["partition", "kill"],
-            ..GROUP
-        },
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "partition-given-twice",
-        what: "all members of a group are handed the same partitions",
-        expected: &[Class::DoubleOwnership],
-        load_seconds: 30,
-        trials_max: 3,
-        hint: GROUP,
-        judge: Judge::Cluster,
-    },
-    Bug {
-        id: "stale-positions",
-        what: "a coordinator that was deposed goes on to name committed positions",
-        expected: &[Class::LostPosition],
-        // Longer runs have longer faults: the group has to go on while its old coordinator is alone.
-        load_seconds: 90,
-        trials_max: 4,
-        hint: Hint {
-            faults: &["partition"],
-            ..GROUP
-        },
-        judge: Judge::Cluster,
-    },
-];
-
-const GROUP: Hint = Hint {
-    workload: "group",
-    ..QUEUE
-};
-
-/// What lost power does to writes that were not on disk.
-const LOSS: &[Class] = &[
-    Class::LostWrite,
-    Class::FinalLost,
-    Class::InconsistentOffsets,
-    Class::RealtimeOrder,
-    Class::ReplicaDivergence,
-];
+const CONTROL_SECONDS_EACH: u64 = 8;
 
 /// `count` of these bugs, others for another `turn`; all of them within as many turns as there are.
 pub fn rotation(turn: u64, count: usize, bugs: &[&'static Bug]) -> Vec<&'static Bug> {
@@ -383,14 +34,16 @@ pub fn rotation(turn: u64, count: usize, bugs: &[&'static Bug]) -> Vec<&'static 
 }
 
 /// One run that is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trial {
-    /// The bug to plant; none for the control, which has to be clean.
+    /// The bug to plant; none for a control, which has to be clean.
     pub bug: Option<&'static Bug>,
     /// Counts from 0; to be mixed into the seed.
     pub attempt: u32,
     pub load_seconds: u64,
     pub hint: Hint,
+    /// Names of faults: the hint's, or of a control those of all bugs that are hunted as it runs.
+    pub faults: Vec<&'static str>,
 }
 
 /// What became of one bug.
@@ -433,11 +86,74 @@ impl Caught {
     }
 }
 
+/// A run without a bug, under the workload and the faults by which bugs are hunted: what is blamed
+/// there would count as a catch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Control {
+    pub hint: Hint,
+    pub faults: Vec<&'static str>,
+    /// What it found, or why it could not be judged; absent if it was clean.
+    pub blamed: Option<String>,
+}
+
+impl fmt::Display for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Hint {
+            workload,
+            min_insync_replicas,
+            ..
+        } = self.hint;
+        let insync = match min_insync_replicas == QUEUE.min_insync_replicas {
+            true => String::new(),
+            false => format!(", min.insync.replicas={min_insync_replicas}"),
+        };
+        let faults = match self.faults.is_empty() {
+            true => "no fault".to_owned(),
+            false => self.faults.join(" "),
+        };
+        let run = format!("{workload}{insync} under {faults}");
+        match &self.blamed {
+            None => write!(f, "ok    {:<26} clean ({run})", "no bug"),
+            Some(reason) => write!(f, "FAIL  {:<26} {reason} ({run})", "no bug"),
+        }
+    }
+}
+
+/// What has to be clean for these hunts to mean anything: of each workload and setting one run, with
+/// all the faults of its bugs.
+fn controls(bugs: &[&'static Bug]) -> Vec<Control> {
+    let mut controls: Vec<Control> = Vec::new();
+    for bug in bugs.iter().filter(|bug| bug.judge == Judge::Cluster) {
+        let alike = |control: &&mut Control| {
+            (control.hint.workload, control.hint.nodes) == (bug.hint.workload, bug.hint.nodes)
+                && control.hint.min_insync_replicas == bug.hint.min_insync_replicas
+        };
+        let known = controls.iter_mut().find(alike);
+        let Some(control) = known else {
+            controls.push(Control {
+                hint: Hint {
+                    // It has to see enough.
+                    rates: &[LOADED],
+                    ..bug.hint
+                },
+                faults: bug.hint.faults.to_vec(),
+                blamed: None,
+            });
+            continue;
+        };
+        for fault in bug.hint.faults {
+            if !control.faults.contains(fault) {
+                control.faults.push(fault);
+            }
+        }
+    }
+    controls
+}
+
 /// The outcome of all trials.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MutationReport {
-    /// What the run without a bug found, or why it could not be judged; absent if it was clean.
-    pub control: Option<String>,
+    pub controls: Vec<Control>,
     pub bugs: Vec<Caught>,
 }
 
@@ -448,7 +164,8 @@ impl MutationReport {
 
     /// Every bug was caught, and a product without one was not blamed.
     pub fn is_green(&self) -> bool {
-        self.control.is_none() && self.caught() == self.bugs.len()
+        let is_clean = self.controls.iter().all(|control| control.blamed.is_none());
+        is_clean && self.caught() == self.bugs.len()
     }
 }
 
@@ -484,9 +201,8 @@ impl fmt::Display for Caught {
 
 impl fmt::Display for MutationReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.control {
-            None => writeln!(f, "ok    {:<26} clean", "no bug")?,
-            Some(reason) => writeln!(f, "FAIL  {:<26} {reason}", "no bug")?,
+        for control in &self.controls {
+            writeln!(f, "{control}")?;
         }
         for bug in &self.bugs {
             writeln!(f, "{bug}")?;
@@ -500,7 +216,7 @@ impl fmt::Display for MutationReport {
 ///
 /// `run` runs one cluster and returns its verdict, or why there is none; `simulate` tells the first
 /// of so many seeds that goes red, and the law that it breaks; `say` is told each line as soon as it
-/// is known. The first run is the control, without a bug.
+/// is known. The first runs are the controls, without a bug: see [`Control`].
 pub async fn mutations(
     bugs: &[&'static Bug],
     env: &Env,
@@ -509,33 +225,32 @@ pub async fn mutations(
     mut say: impl FnMut(&str),
 ) -> MutationReport {
     let mut report = MutationReport::default();
-    for attempt in 0..CONTROLS_MAX {
-        let control = Trial {
-            bug: None,
-            attempt,
-            load_seconds: CONTROL_SECONDS << attempt,
-            hint: Hint {
-                faults: &["kill"],
-                // It has to see enough.
-                rates: &[LOADED],
-                ..QUEUE
-            },
-        };
-        let ended = run(&control).await;
-        let is_over =
-            !matches!(&ended, Ok(verdict) if verdict.judgement() == Judgement::TooLittleCoverage);
-        report.control = match ended {
-            Ok(verdict) if verdict.judgement() == Judgement::Pass => None,
-            Ok(verdict) => Some(verdict.line()),
-            Err(reason) => Some(reason),
-        };
-        if is_over {
-            break;
+    for mut control in controls(bugs) {
+        for attempt in 0..CONTROLS_MAX {
+            let seconds = CONTROL_SECONDS + CONTROL_SECONDS_EACH * control.faults.len() as u64;
+            let trial = Trial {
+                bug: None,
+                attempt,
+                load_seconds: seconds << attempt,
+                hint: control.hint,
+                faults: control.faults.clone(),
+            };
+            let ended = run(&trial).await;
+            let is_over = !matches!(
+                &ended,
+                Ok(verdict) if verdict.judgement() == Judgement::TooLittleCoverage
+            );
+            control.blamed = match ended {
+                Ok(verdict) if verdict.judgement() == Judgement::Pass => None,
+                Ok(verdict) => Some(verdict.line()),
+                Err(reason) => Some(reason),
+            };
+            if is_over {
+                break;
+            }
         }
-    }
-    match &report.control {
-        None => say(&format!("ok    {:<26} clean", "no bug")),
-        Some(reason) => say(&format!("FAIL  {:<26} {reason}", "no bug")),
+        say(&control.to_string());
+        report.controls.push(control);
     }
     for bug in bugs {
         let caught = match bug.judge {
@@ -574,6 +289,7 @@ async fn hunt(
             attempt,
             load_seconds: bug.load_seconds,
             hint: bug.hint,
+            faults: bug.hint.faults.to_vec(),
         };
         caught.trials += 1;
         match run(&trial).await {
@@ -599,6 +315,7 @@ async fn hunt(
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::bugs::BUGS;
     use super::*;
     use crate::verdict::Finding;
 
@@ -615,6 +332,7 @@ mod tests {
             counts: Default::default(),
             coverage: Default::default(),
             availability: Default::default(),
+            delivery: Default::default(),
         }
     }
 
@@ -682,16 +400,17 @@ mod tests {
             |line| lines.push(line.to_owned()),
         )
         .await;
-        assert_eq!(report.control, None);
+        let clean = report.controls.iter().map(|control| &control.blamed);
+        assert_eq!(clean.collect::<Vec<_>>(), [&None, &None, &None]);
         assert_eq!(report.caught(), 2);
         assert!(!report.is_green());
         assert_eq!(report.bugs.len(), 4);
         let of = |id: &str| trials.iter().filter(|(found, _)| *found == id).count();
-        assert_eq!((of("none"), of("ack-before-flush")), (1, 2));
+        assert_eq!((of("none"), of("ack-before-flush")), (3, 2));
         assert_eq!(of("window-of-one"), 5);
-        assert_eq!(lines.len(), 5);
+        assert_eq!(lines.len(), 7);
         assert!(
-            lines[2].contains("terms_ascend (simulator, 9 seeds"),
+            lines[4].contains("terms_ascend (simulator, 9 seeds"),
             "{lines:?}"
         );
         let text = report.to_string();
@@ -709,8 +428,9 @@ mod tests {
 
     async fn control(run: impl AsyncFn(&Trial) -> Result<Verdict, String>) -> MutationReport {
         let simulator = async |_, _| Ok(None);
+        let fencing = BUGS.iter().filter(|bug| bug.id == "older-epoch-accepted");
         mutations(
-            &[],
+            &fencing.collect::<Vec<_>>(),
             &Env::real(),
             async |trial: &Trial| run(trial).await,
             simulator,
@@ -721,22 +441,63 @@ mod tests {
 
     #[tokio::test]
     async fn a_blamed_control_is_not_green() {
-        let report = control(async |_: &Trial| Ok(verdict(&[Class::Duplicate]))).await;
-        assert!(!report.is_green());
-        let report = control(async |_: &Trial| Ok(verdict(&[Class::Breakdown]))).await;
-        assert!(report.control.unwrap().contains("breakdown x1"));
+        let blaming = async |trial: &Trial, class| match trial.bug {
+            None => Ok(verdict(&[class])),
+            Some(_) => Ok(verdict(&[Class::FencedAppend])),
+        };
+        for (class, name) in [
+            (Class::FencedAppend, "fenced-append x1"),
+            (Class::Breakdown, "breakdown x1"),
+        ] {
+            let report = control(async |trial: &Trial| blaming(trial, class).await).await;
+            assert_eq!(report.caught(), 1);
+            assert!(
+                !report.is_green(),
+                "what is found without a bug is no catch"
+            );
+            let said = report.controls[0].to_string();
+            assert!(said.contains(name), "{said}");
+            assert!(said.contains("fencing under no fault"), "{said}");
+        }
+    }
+
+    /// A false alarm of a workload or fault that is hunted with would pass for a catch.
+    #[test]
+    fn everything_that_is_hunted_with_has_its_control() {
+        let bugs: Vec<&'static Bug> = BUGS.iter().collect();
+        let controls = controls(&bugs);
+        for bug in bugs.iter().filter(|bug| bug.judge == Judge::Cluster) {
+            let covers = |control: &&Control| {
+                control.hint.workload == bug.hint.workload
+                    && control.hint.min_insync_replicas == bug.hint.min_insync_replicas
+                    && bug
+                        .hint
+                        .faults
+                        .iter()
+                        .all(|fault| control.faults.contains(fault))
+            };
+            assert_eq!(controls.iter().filter(covers).count(), 1, "{}", bug.id);
+        }
+        let queue = controls
+            .iter()
+            .find(|control| control.hint.workload == "queue");
+        let faults = &queue.expect("a control").faults;
+        assert!(faults.contains(&"power-loss-all") && faults.contains(&"partition"));
     }
 
     /// A control that saw too little proves nothing: it is done again, longer, and then fails.
     #[tokio::test]
     async fn a_control_has_to_see_enough() {
         let report = control(async |_: &Trial| Ok(unknown())).await;
-        let reason = report.control.unwrap();
+        let reason = report.controls[0].to_string();
         assert!(reason.contains("too little coverage: kill"), "{reason}");
-        let report = control(async |trial: &Trial| match trial.load_seconds {
-            CONTROL_SECONDS => Ok(unknown()),
-            _ => Ok(verdict(&[])),
-        })
+        let report = control(
+            async |trial: &Trial| match (trial.bug, trial.load_seconds) {
+                (None, CONTROL_SECONDS) => Ok(unknown()),
+                (None, _) => Ok(verdict(&[])),
+                (Some(_), _) => Ok(verdict(&[Class::FencedAppend])),
+            },
+        )
         .await;
         assert!(report.is_green());
     }

@@ -26,12 +26,15 @@
 //! | `p1 commits OFFSET [gen N] [-> unknown]` | a commit under the assignment of that generation |
 //! | `p1 positions N`, `p1 drained END` | the group's committed position; it has read the partition to `END` |
 //! | `create [trims]`, `delete [-> fail]` | the topic of the line's partition |
-//! | `fault NAME[=MANNER] NODE ...`, `heal NAME`, `missed NAME`, `whole NAME` | a fault's beginning and end (`missed`: nothing met it), and the cluster whole after it |
-//! | `healed`, `load-end`, `starved` | marks |
+//! | `fault NAME[=MANNER] NODE ...`, `heal NAME`, `missed NAME`, `whole NAME`, `not-whole NAME` | a fault's beginning and end (`missed`: nothing met it), and the cluster whole after it, or still not |
+//! | `healed`, `load-end`, `starved`, `read-out` | marks; `8..30 read-out`: consumers went on for so long |
 //! | `members NODE ...` | who is there in the end, and has a replica of the line's partition |
 //! | `breakdown TEXT` | a node did what it may not |
 //! | `settings KEY=VALUE ...` | before the first call |
 //! | `plan FAULTS WRITES READS` | minima: each of `a,b` or `-` once, so many writes and reads, a final read |
+//! | `plan-long N`, `plan-manner FAULT MANNER` | minima: so many long holds of each fault; a manner that has to come |
+//! | `plan-logs [groups]` | minima: the controller's log was compared, and the groups' |
+//! | `compared LOGS ENTRIES [controller ENTRIES] [offsets ENTRIES]` | logs of stopped nodes, held against each other |
 //! | `group-plan REBALANCES COMMITS CHANGES DRAINED` | minima of a run with groups |
 //! | `expect CLASS[xN] ...`, `allows CLASS[xN] ...`, `missing TEXT` | what has to come of it; nothing is the default |
 
@@ -163,6 +166,23 @@ impl Script {
             "settings" => return self.settings(&words[1..]),
             "plan" => return self.plan(&words[1..]),
             "group-plan" => return self.group_plan(&words[1..]),
+            "plan-long" => {
+                let least = words.get(1).ok_or("expected a number")?;
+                self.header.plan.minima.long_holds = number(least)?;
+                return Ok(());
+            }
+            "plan-logs" => {
+                let minima = &mut self.header.plan.minima;
+                minima.controller_compared = true;
+                minima.offsets_compared = words.contains(&"groups");
+                return Ok(());
+            }
+            "plan-manner" => {
+                let fault = words.get(1).ok_or("expected a fault")?;
+                let manners = self.header.plan.manners.entry((*fault).to_owned());
+                manners.or_default().push(words[2..].join(" "));
+                return Ok(());
+            }
             _ => {}
         }
         let times = self.times(&mut words)?;
@@ -177,7 +197,8 @@ impl Script {
             ["fault", name, nodes @ ..] => return self.fault(name, nodes, times.0),
             ["heal", name] => return self.heal(name, FaultPhase::End, times.0),
             ["missed", name] => return self.heal(name, FaultPhase::Missed, times.0),
-            ["whole", name] => return self.whole(name, times.0),
+            ["whole", name] => return self.whole(name, FaultPhase::Recovered, times.0),
+            ["not-whole", name] => return self.whole(name, FaultPhase::Overtaken, times.0),
             ["healed"] => self.mark(Mark::Healed { at: times.0 }),
             ["starved"] => self.mark(Mark::Starved {
                 from: times.0,
@@ -198,6 +219,21 @@ impl Script {
                         nodes: nodes.clone(),
                     }],
                     nodes,
+                });
+            }
+            ["read-out"] => self.mark(Mark::ReadOut {
+                from: times.0,
+                until: times.1.unwrap_or(times.0),
+            }),
+            ["compared", partitions, entries, rest @ ..] => {
+                let rest = pairs(rest)?;
+                let entries_of = |name| rest.get(name).map_or(Ok(0), |text| number(text));
+                self.mark(Mark::LogsCompared {
+                    at: times.0,
+                    partitions: number(partitions)?,
+                    entries: number(entries)?,
+                    controller_entries: entries_of("controller")?,
+                    offsets_entries: entries_of("offsets")?,
                 });
             }
             ["load-end"] => self.mark(Mark::LoadEnd { at: times.0 }),
@@ -396,13 +432,13 @@ impl Script {
         Ok(())
     }
 
-    fn whole(&mut self, name: &str, at: Nanos) -> Result<(), String> {
+    fn whole(&mut self, name: &str, phase: FaultPhase, at: Nanos) -> Result<(), String> {
         let healed = self.healing.remove(name);
         let (id, targets) = healed.ok_or("no such fault was healed")?;
         self.events.push(Event::Fault(FaultEvent {
             id,
             fault: name.to_owned(),
-            phase: FaultPhase::Recovered,
+            phase,
             at,
             targets,
             manner: String::new(),
@@ -456,7 +492,7 @@ impl Script {
                 writes_in_faults: number(writes)?,
                 reads_in_faults: number(reads)?,
                 final_read: true,
-                group: None,
+                ..Minima::default()
             },
             ..Plan::default()
         };

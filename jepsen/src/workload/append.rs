@@ -26,14 +26,20 @@ pub async fn run(shared: Shared, worker: WorkerId, place: usize, seed: u64) {
         let end = shared.env.now() + Duration::from_millis(half_ms + chance.below(half_ms * 2));
         while !shared.is_over() && shared.env.now() < end {
             shared.pause(EVERY).await;
-            let Some(topic) = shared.keys.at(place) else {
-                continue;
+            // After the load: whatever nobody has read to its end.
+            let topic = match shared.keys.unread_topics() {
+                Some(unread) => chance.pick(&unread).cloned(),
+                None => shared.keys.at(place),
             };
+            let Some(topic) = topic else { continue };
             let key = topic.key(0);
             let call = Call::ReadAll { key: key.clone() };
             let id = shared.recorder.invoke(worker, process, call);
             let outcome = match whole_by(&client, &key).await {
-                Ok(read) => Outcome::Ok(Answer::Read(vec![read])),
+                Ok(read) => {
+                    shared.keys.read(&key, read.next);
+                    Outcome::Ok(Answer::Read(vec![read]))
+                }
                 Err(error) => Outcome::Fail {
                     error: format!("{error:#}"),
                 },

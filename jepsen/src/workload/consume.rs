@@ -1,5 +1,6 @@
 //! Consumers by assignment: each takes the partitions of a topic and reads them from the start, on
-//! and on.
+//! and on. One that has lost its reader takes the same topic again, so that nobody leaves the end of a
+//! topic that is out of use unread; after the load they read out whatever is left of any topic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,8 +30,18 @@ const IDLE_POLLS_MAX: u32 = 6;
 pub async fn run(shared: Shared, worker: WorkerId, place: usize, seed: u64) {
     let mut chance = Chance::fork(seed, u64::from(worker.0));
     let mut last: Option<LiveTopic> = None;
+    let mut is_read = true;
     while !shared.is_over() {
-        let Some(topic) = shared.keys.at(place).or_else(|| last.clone()) else {
+        let unfinished = last.as_ref().filter(|_| !is_read);
+        let unfinished = unfinished.filter(|topic| shared.keys.all().contains(topic));
+        let topic = match shared.keys.unread_topics() {
+            Some(unread) => chance.pick(&unread).cloned(),
+            None => unfinished
+                .cloned()
+                .or_else(|| shared.keys.at(place))
+                .or_else(|| last.clone()),
+        };
+        let Some(topic) = topic else {
             shared.pause(AGAIN).await;
             continue;
         };
@@ -40,14 +51,13 @@ pub async fn run(shared: Shared, worker: WorkerId, place: usize, seed: u64) {
         };
         let half_ms = u64::try_from(shared.crash_every.as_millis() / 2).unwrap_or(u64::MAX);
         let life = Duration::from_millis(half_ms + chance.below(half_ms * 2));
-        Consumer {
+        let consumer = Consumer {
             shared: &shared,
             worker,
             place,
             topic: topic.clone(),
-        }
-        .follow(reader, life)
-        .await;
+        };
+        is_read = consumer.follow(reader, life).await;
         last = Some(topic);
     }
 }
@@ -131,8 +141,9 @@ struct Consumer<'a> {
 }
 
 impl Consumer<'_> {
-    /// Polls until the topic is out of use and empty, the reader fails or its life is over.
-    async fn follow(&self, mut reader: Taking, life: Duration) {
+    /// Polls until the topic is out of use and empty (then it is read), the reader fails or its life
+    /// is over.
+    async fn follow(&self, mut reader: Taking, life: Duration) -> bool {
         let recorder = &self.shared.recorder;
         let process = recorder.process();
         let keys = self.topic.keys();
@@ -153,19 +164,26 @@ impl Consumer<'_> {
                 Err(error) => {
                     recorder.complete(id, Outcome::Fail { error });
                     self.shared.pause(AGAIN).await;
-                    break;
+                    return false;
+                }
+            }
+            if let Some(unread) = self.shared.keys.unread_topics() {
+                match unread.contains(&self.topic) {
+                    true => continue,
+                    false => return true,
                 }
             }
             let is_old = self.shared.keys.at(self.place).as_ref() != Some(&self.topic);
             if is_old && idle >= IDLE_POLLS_MAX {
-                break;
+                return true;
             }
             if self.shared.env.now() > end {
                 let id = recorder.invoke(self.worker, process, Call::Crash);
                 recorder.complete(id, Outcome::Ok(Answer::Done));
-                break;
+                return false;
             }
         }
+        true
     }
 
     /// What is there, or comes soon.
@@ -211,6 +229,7 @@ impl Consumer<'_> {
                 read.log_start = (told.log_start >= 0).then_some(told.log_start);
             }
             read.next = taken.next;
+            self.shared.keys.read(&key, read.next);
             positions.insert(key, read.next);
             records += taken.records.len();
         }

@@ -65,6 +65,10 @@ struct State {
     next_name: u32,
     /// By topic: writes on their way, and those whose outcome nobody knows.
     unsettled: BTreeMap<Arc<str>, Unsettled>,
+    /// How far some consumer has read from the start.
+    read_to: BTreeMap<Key, i64>,
+    /// After the load: the ends that consumers have to come to.
+    ends: Option<BTreeMap<Key, i64>>,
 }
 
 /// Writes to a topic that may still land in whatever bears its name.
@@ -133,6 +137,45 @@ impl LiveKeys {
             .get(place)?
             .as_ref()
             .map(|(topic, _)| topic.clone())
+    }
+
+    /// A consumer has read a partition from its start up to an offset.
+    pub fn read(&self, key: &Key, next: i64) {
+        let mut state = self.state.borrow_mut();
+        match state.read_to.get_mut(key) {
+            Some(read_to) => *read_to = next.max(*read_to),
+            None => {
+                state.read_to.insert(key.clone(), next);
+            }
+        }
+    }
+
+    /// Nothing is written any more: from now on consumers read whatever has not been read up to
+    /// these ends.
+    pub fn read_out(&self, ends: BTreeMap<Key, i64>) {
+        self.state.borrow_mut().ends = Some(ends);
+        self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// The partitions that nobody has read to their ends, with those; `None` while clients write.
+    pub fn unread(&self) -> Option<Vec<(Key, i64)>> {
+        let state = self.state.borrow();
+        let ends = state.ends.as_ref()?.iter();
+        let read_to = |key| state.read_to.get(key).copied().unwrap_or(0);
+        let unread = ends.filter(|(key, end)| read_to(key) < **end);
+        Some(unread.map(|(key, end)| (key.clone(), *end)).collect())
+    }
+
+    /// The topics of those partitions.
+    pub fn unread_topics(&self) -> Option<Vec<LiveTopic>> {
+        let unread = self.unread()?;
+        let mut topics = self.all();
+        let is_unread = |topic: &LiveTopic| {
+            let mut of_it = unread.iter().map(|(key, _)| key);
+            of_it.any(|key| key.topic == topic.name && key.incarnation == topic.incarnation)
+        };
+        topics.retain(is_unread);
+        Some(topics)
     }
 
     /// How many topics there are at a time.

@@ -14,7 +14,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::consume::Taken;
 use super::{DELIVERY_WAIT_MAX, REQUEST_WAIT_MAX, Shared};
-use crate::history::{Answer, Key, Outcome};
+use crate::history::{Acks, Answer, Key, Outcome};
 
 /// The longest pause between two tries to connect: a run sees what happens after a restart.
 const RECONNECT_MILLIS_MAX: u32 = 500;
@@ -54,7 +54,7 @@ impl<T: Send + 'static> Drop for Discarded<T> {
     }
 }
 
-/// An idempotent producer.
+/// A producer.
 pub struct Sender {
     producer: Discarded<FutureProducer>,
 }
@@ -67,8 +67,15 @@ impl Sender {
     pub fn new(shared: &Shared) -> Result<Sender, String> {
         let producer: FutureProducer = config(shared)
             .set("client.id", "jepsen-producer")
-            .set("acks", "all")
-            .set("enable.idempotence", "true")
+            .set(
+                "acks",
+                match shared.acks {
+                    Acks::All => "all",
+                    Acks::Leader => "1",
+                    Acks::None => "0",
+                },
+            )
+            .set("enable.idempotence", shared.idempotence.to_string())
             .set("linger.ms", LINGER_MILLIS.to_string())
             .set(
                 "request.timeout.ms",

@@ -2,6 +2,7 @@
 
 pub mod append;
 pub mod consume;
+pub mod ends;
 pub mod fencing;
 pub mod final_read;
 pub mod group;
@@ -21,7 +22,7 @@ use corduroy_env::Env;
 use tokio::sync::watch as channel;
 
 use crate::cli::ClientKind;
-use crate::history::{Foreign, Nanos, Outcome, PartitionRead, Payload, Value};
+use crate::history::{Acks, Foreign, Nanos, Outcome, PartitionRead, Payload, Value};
 use keys::LiveKeys;
 use recorder::Recorder;
 
@@ -58,6 +59,19 @@ pub enum WorkloadKind {
 }
 
 impl WorkloadKind {
+    /// Whether all that writes and reads in it are producers and consumers by assignment, so that
+    /// another client can take their place. (Members of groups, readers of whole logs and raw batches
+    /// are always ours.)
+    pub fn is_all_of_producers_and_consumers(self) -> bool {
+        match self {
+            WorkloadKind::Queue | WorkloadKind::Topics | WorkloadKind::Durability => true,
+            WorkloadKind::ListAppend
+            | WorkloadKind::Register
+            | WorkloadKind::Fencing
+            | WorkloadKind::Group => false,
+        }
+    }
+
     /// Its name on the command line and in histories.
     pub fn name(self) -> &'static str {
         match self {
@@ -79,6 +93,9 @@ pub struct Shared {
     pub env: Env,
     /// Whose producers and consumers they are.
     pub client: ClientKind,
+    /// What producers wait for, and whether they are idempotent.
+    pub acks: Acks,
+    pub idempotence: bool,
     /// The history.
     pub recorder: Recorder,
     /// Where clients begin.

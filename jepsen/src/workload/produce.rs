@@ -44,7 +44,7 @@ enum Sending {
 }
 
 impl Sending {
-    /// A producer with `acks=all` and idempotence; `None` if there is none now.
+    /// A producer as the run has them; `None` if there is none now.
     async fn new(shared: &Shared) -> Option<Sending> {
         match shared.client {
             #[cfg(feature = "librdkafka")]
@@ -56,14 +56,21 @@ impl Sending {
             ClientKind::Librdkafka => None,
             ClientKind::Corduroy => {
                 let client = shared.client("jepsen-producer").await.ok()?;
-                let producer = client
+                let builder = client
                     .producer()
-                    .acks(Acks::All)
+                    .acks(match shared.acks {
+                        crate::history::Acks::All => Acks::All,
+                        crate::history::Acks::Leader => Acks::Leader,
+                        crate::history::Acks::None => Acks::None,
+                    })
                     .linger(LINGER)
                     .max_block(BLOCK_MAX)
-                    .delivery_timeout(DELIVERY_WAIT_MAX)
-                    .build();
-                Some(Sending::Corduroy(producer))
+                    .delivery_timeout(DELIVERY_WAIT_MAX);
+                let builder = match shared.idempotence {
+                    true => builder,
+                    false => builder.without_idempotence(),
+                };
+                Some(Sending::Corduroy(builder.build()))
             }
         }
     }

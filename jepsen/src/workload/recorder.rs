@@ -1,6 +1,7 @@
 //! Writes the history while it happens. One per run; everything that observes something holds it.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use corduroy_env::Env;
@@ -27,6 +28,7 @@ struct Shared {
     next_fault: u64,
     next_session: u64,
     open: u64,
+    open_sends: BTreeSet<u64>,
     counts: Counts,
     starved_nanos: u64,
 }
@@ -58,6 +60,7 @@ impl Recorder {
                 next_fault: 0,
                 next_session: 0,
                 open: 0,
+                open_sends: BTreeSet::new(),
                 counts: Counts::default(),
                 starved_nanos: 0,
             })),
@@ -87,6 +90,11 @@ impl Recorder {
         self.shared.borrow().open
     }
 
+    /// Sends without an end so far.
+    pub fn open_sends(&self) -> usize {
+        self.shared.borrow().open_sends.len()
+    }
+
     /// A process id that was never used.
     pub fn process(&self) -> ProcessId {
         let mut shared = self.shared.borrow_mut();
@@ -108,7 +116,11 @@ impl Recorder {
             let mut shared = self.shared.borrow_mut();
             shared.next_call += 1;
             shared.open += 1;
-            shared.next_call - 1
+            let id = shared.next_call - 1;
+            if matches!(call, Call::Send(_)) {
+                shared.open_sends.insert(id);
+            }
+            id
         };
         self.append(&Event::Invoke(Invocation {
             id,
@@ -126,6 +138,7 @@ impl Recorder {
         {
             let shared = &mut *self.shared.borrow_mut();
             shared.open = shared.open.saturating_sub(1);
+            shared.open_sends.remove(&id);
             let counts = &mut shared.counts;
             match &outcome {
                 Outcome::Ok(Answer::Sent { .. }) => counts.sent += 1,

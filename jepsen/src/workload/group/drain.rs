@@ -1,15 +1,15 @@
 //! After everything was healed and written, one member of each group reads what is left.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
-use corduroy_client::{Client, Isolation, OffsetSpec};
+use corduroy_client::Client;
 
 use super::watch::positions;
 use super::{GROUPS, GroupEvent, Member, Plan};
 use crate::history::{Answer, Call, Key, Outcome, WorkerId};
-use crate::workload::Shared;
+use crate::workload::{Shared, ends};
 
 /// How long all groups together may take: sessions of members that crashed have to end first.
 const ALL_MAX: Duration = Duration::from_secs(90);
@@ -23,7 +23,11 @@ pub async fn drain(shared: &Shared) -> Vec<String> {
     let deadline = shared.env.now() + ALL_MAX;
     let left = deadline.saturating_duration_since(shared.env.now());
     let mut missing = Vec::new();
-    let ends = match tokio::time::timeout(left, ends(shared)).await {
+    let known = async {
+        let client = shared.client("jepsen-drain").await?;
+        ends::of(&client, &shared.keys.all()).await
+    };
+    let ends = match tokio::time::timeout(left, known).await {
         Ok(Ok(ends)) => ends,
         Ok(Err(error)) => return vec![format!("the ends of partitions are not known: {error:#}")],
         Err(_late) => return vec!["the ends of partitions are not known in time".to_owned()],
@@ -43,27 +47,7 @@ pub async fn drain(shared: &Shared) -> Vec<String> {
     missing
 }
 
-/// The end of every partition.
-async fn ends(shared: &Shared) -> anyhow::Result<HashMap<Key, i64>> {
-    let client = shared.client("jepsen-drain").await?;
-    let mut ends = HashMap::new();
-    for topic in shared.keys.all() {
-        let partitions: Vec<i32> = (0..i32::try_from(topic.partitions)?).collect();
-        let latest = OffsetSpec::Latest;
-        let found = client
-            .admin()
-            .list_offsets(&topic.name, &partitions, latest, Isolation::ReadCommitted)
-            .await?;
-        for partition in partitions {
-            let listed = found.get(&partition).and_then(|listed| listed.offset);
-            let end = listed.ok_or_else(|| anyhow::anyhow!("a partition without an end"))?;
-            ends.insert(topic.key(u32::try_from(partition)?), end);
-        }
-    }
-    Ok(ends)
-}
-
-async fn drain_one(shared: &Shared, plan: &Plan, ends: &HashMap<Key, i64>) {
+async fn drain_one(shared: &Shared, plan: &Plan, ends: &BTreeMap<Key, i64>) {
     loop {
         let client = shared.client("jepsen-drain").await;
         if let Ok(client) = client
@@ -90,7 +74,7 @@ async fn read_out(
     shared: &Shared,
     mut member: Member,
     client: &Client,
-    ends: &HashMap<Key, i64>,
+    ends: &BTreeMap<Key, i64>,
 ) -> bool {
     let admin = client.admin();
     let name = member.plan.name;
