@@ -66,6 +66,8 @@ const COORDINATORS_MOVE_BY: &[FaultKind] = &[
     FaultKind::PowerOne,
     FaultKind::PowerAll,
 ];
+/// Writes that a single node has to acknowledge to those who waited while a fault held.
+const WRITES_IN_FAULTS_ALONE: u64 = 10;
 /// Old records of the queue's trimmed topics go while it runs.
 const QUEUE_SETTINGS: &[&str] = &["log.retention.check.interval.ms=1000"];
 /// What a trial says that was told to stop.
@@ -602,6 +604,11 @@ fn header(env: &Env, run: &RunPlan) -> Header {
         // Small by design: each read of them is a whole log, each topic lives for seconds.
         minima.writes_in_faults /= 4;
         minima.reads_in_faults /= 10;
+    }
+    if run.nodes == 1 {
+        // It serves nobody while a fault holds: what counts is who waited for it.
+        minima.writes_in_faults = minima.writes_in_faults.min(WRITES_IN_FAULTS_ALONE);
+        minima.reads_in_faults = 0;
     }
     if run.workload == WorkloadKind::Group {
         minima.group = Some(group_minima(run));

@@ -68,6 +68,8 @@ pub struct Injector {
     /// The node that bit rot strikes: always the same one, as a minority is all that may be
     /// damaged. If another node takes its place, that one.
     rot_target: Option<u32>,
+    /// Whether there is one node only, so that whatever takes a node takes all.
+    is_alone: bool,
     /// Whether it strikes in this run.
     rots: bool,
     /// Whether it has struck that very node.
@@ -124,6 +126,7 @@ impl Injector {
             recovering: Vec::new(),
             shown: Rc::default(),
             rot_target: chance.pick(nodes).copied(),
+            is_alone: nodes.len() == 1,
             rots: due.contains_key(&FaultKind::BitRot),
             is_rotted: false,
             changes: BTreeMap::new(),
@@ -193,12 +196,12 @@ impl Injector {
     fn has_room(&self, step: &Step) -> bool {
         // Nothing is learnt from a cluster that never comes back: between two times that all nodes
         // are gone it is whole, and takes writes.
-        if step.kind == FaultKind::PowerAll
-            && self
-                .recovering
-                .iter()
-                .any(|before| before.kind == step.kind)
-        {
+        let mut before = self.recovering.iter();
+        let is_all_again =
+            step.kind == FaultKind::PowerAll && before.any(|before| before.kind == step.kind);
+        let is_only_one_again =
+            self.is_alone && step.kind.takes_a_node() && !self.recovering.is_empty();
+        if is_all_again || is_only_one_again {
             return false;
         }
         let on = self.active.iter().map(|active| active.turn.step.kind);
