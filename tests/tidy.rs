@@ -510,6 +510,7 @@ fn no_build_has_planted_bugs_unless_it_asks_for_them() {
 fn every_planted_bug_has_a_place_a_row_and_a_hunt() {
     let rows = table_rows(&read("docs/fault-tests.md"));
     let hunted = read("jepsen/src/selftest/bugs.rs");
+    let simulated = read("tests/sim/planted.list");
     let code: String = rust_files()
         .iter()
         .filter(|file| !file.path.starts_with("env/") && !file.path.contains("tests/"))
@@ -526,6 +527,9 @@ fn every_planted_bug_has_a_place_a_row_and_a_hunt() {
         }
         if !hunted.contains(&format!("id: \"{name}\"")) {
             faults.push(format!("{name}: the fault tests do not hunt it"));
+        }
+        if !simulated.contains(&format!("\n{name} ")) {
+            faults.push(format!("{name}: the simulator does not hunt it"));
         }
     }
     none(faults);

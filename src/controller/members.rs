@@ -22,13 +22,24 @@ pub(super) struct Arrangement {
     pub learners: Vec<(ReplicaId, NodeId)>,
 }
 
+/// What is known of nodes besides.
+pub(super) struct Facts<'a> {
+    /// Held down by the failure detector.
+    pub is_down: &'a dyn Fn(NodeId) -> bool,
+    /// About to be removed: it only learns until then ([`super::leaving`]).
+    pub is_leaving: &'a dyn Fn(NodeId) -> bool,
+}
+
 /// Decides on the next step towards a replica on each node, [`VOTERS_MAX`] of them with a vote; none
 /// if everything is as it should be. One newcomer at a time, so that one that never comes up keeps
 /// nobody else out: `attempt` says whose turn it is.
 pub(super) fn next_members(
     members: &[(ReplicaId, NodeId, bool)],
     nodes: &BTreeMap<ReplicaId, NodeId>,
-    is_down: impl Fn(NodeId) -> bool,
+    Facts {
+        is_down,
+        is_leaving,
+    }: &Facts<'_>,
     attempt: usize,
 ) -> Option<Arrangement> {
     let staying = |votes: bool| -> Vec<(ReplicaId, NodeId)> {
@@ -45,6 +56,13 @@ pub(super) fn next_members(
     if someone_left && !next.voters.is_empty() {
         return Some(next);
     }
+    let (leaving, kept): (Vec<_>, Vec<_>) =
+        next.voters.iter().partition(|(_, node)| is_leaving(*node));
+    if !leaving.is_empty() && !kept.is_empty() {
+        next.voters = kept;
+        next.learners.extend(leaving);
+        return Some(next);
+    }
     if next.voters.len() > VOTERS_MAX {
         // Whoever is down first, then the youngest.
         next.voters.sort_by_key(|(id, node)| (is_down(*node), *id));
@@ -59,6 +77,7 @@ pub(super) fn next_members(
         .iter()
         .map(|(replica, node)| (*replica, *node))
         .filter(|(replica, node)| !is_among(&next.voters, *replica) && !is_down(*node))
+        .filter(|(_, node)| !is_leaving(*node))
         .collect();
     let promotes = is_vote_wanted(next.voters.len(), waiting.len());
     if !promotes {
@@ -99,7 +118,7 @@ mod tests {
 
     #[test]
     fn members_follow_the_nodes_and_five_vote() {
-        // Node 9 is down.
+        // Node 9 is down, node 8 is about to leave.
         let cases: &[Case] = &[
             (&[1], &[], &[1], 0, None),
             (&[1], &[], &[1, 2], 0, Some((&[1, 2], &[]))),
@@ -166,6 +185,12 @@ mod tests {
             ),
             // A learner that is down is not promoted.
             (&[1, 2, 3, 4], &[9], &[1, 2, 3, 4, 9], 0, None),
+            // Who is to leave only learns until it is gone, and is not promoted again.
+            (&[1, 8], &[], &[1, 8], 0, Some((&[1], &[8]))),
+            (&[1], &[8], &[1, 8], 0, None),
+            (&[1, 2, 8], &[3], &[1, 2, 3, 8], 0, Some((&[1, 2], &[3, 8]))),
+            (&[1, 2], &[3, 8], &[1, 2, 3, 8], 0, Some((&[1, 2, 3], &[8]))),
+            (&[8], &[], &[8], 0, None),
             // Too many voters, by an older version.
             (
                 &[1, 2, 3, 4, 5, 6, 9],
@@ -188,7 +213,11 @@ mod tests {
                 .iter()
                 .map(|id| (ReplicaId::new(*id), NodeId::new(*id as i32)))
                 .collect();
-            let got = next_members(&members, &nodes, |node| node == NodeId::new(9), *attempt)
+            let facts = Facts {
+                is_down: &|node| node == NodeId::new(9),
+                is_leaving: &|node| node == NodeId::new(8),
+            };
+            let got = next_members(&members, &nodes, &facts, *attempt)
                 .map(|next| (numbers(&next.voters), numbers(&next.learners)));
             let want = want.map(|(voters, learners)| (voters.to_vec(), learners.to_vec()));
             assert_eq!(got, want, "{voters:?} {learners:?} {ids:?} {attempt}");

@@ -21,6 +21,7 @@ mod handle;
 mod identity;
 mod image;
 pub mod judge;
+mod leaving;
 mod log;
 mod machine;
 mod members;

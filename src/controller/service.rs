@@ -24,6 +24,7 @@ use super::codec::{decode, encode};
 use super::error::RequestError;
 use super::handle::{ControllerInbox, Job};
 use super::judge::{Facts, Verdict, judge};
+use super::leaving::Leaving;
 use super::machine::ControllerMachine;
 use super::records::Command;
 use super::requests::{Reply, Request};
@@ -31,7 +32,7 @@ use super::requests::{Reply, Request};
 /// How long one attempt at another node may take before the request looks for the leader again.
 const ATTEMPT_MAX: Duration = Duration::from_secs(2);
 /// Pause before the leader is looked for again, if nothing happens that ends it.
-const RETRY_PAUSE: Duration = Duration::from_millis(25);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(25);
 
 /// What the tasks of one node's controller share. Lives on shard 0.
 pub(super) struct Service {
@@ -44,6 +45,8 @@ pub(super) struct Service {
     pub(super) changed: Rc<Notify>,
     /// Nodes that the failure detector holds down.
     pub(super) down: RefCell<BTreeSet<i32>>,
+    /// Nodes that are about to be removed.
+    pub(super) leaving: Leaving,
     /// One permit, held by the request that is being judged or applied.
     pub(super) turn: Semaphore,
 }
@@ -165,6 +168,13 @@ impl Service {
         // A task of its own: an asker that gives up must not take the turn away from a verdict
         // whose entry is in the log.
         self.env.spawn_local(async move {
+            let _vote = match service.release_vote(&request, deadline).await {
+                Ok(vote) => vote,
+                Err(refusal) => {
+                    let _gone = sender.send(Attempt::Done(Reply::Refused(refusal)));
+                    return;
+                }
+            };
             let Ok(_turn) = service.turn.acquire().await else {
                 return;
             };
@@ -184,26 +194,14 @@ impl Service {
             return Attempt::NotLeader;
         }
         let view = self.replica().view();
-        let verdict = {
-            let machine = self.machine.borrow();
-            if let Some(reply) = machine.state().remembered(&id) {
-                return match decode(reply) {
-                    Ok(reply) => Attempt::Done(reply),
-                    Err(_) => Attempt::TryAgain,
-                };
-            }
-            let mut random = || self.env.random_u64();
-            let down = self.down.borrow();
-            judge(
-                machine.state(),
-                request,
-                &mut Facts {
-                    down: &down,
-                    random: &mut random,
-                },
-            )
-        };
-        match verdict {
+        if let Some(reply) = self.machine.borrow().state().remembered(&id) {
+            return match decode(reply) {
+                Ok(reply) => Attempt::Done(reply),
+                Err(_) => Attempt::TryAgain,
+            };
+        }
+        match self.judge_now(request) {
+            Verdict::Commit { .. } if self.is_too_early(request) => Attempt::TryAgain,
             // An old leader must not answer from what it does not know to be current (law 12: a
             // lease proves nothing).
             Verdict::Answer(reply) => match self.replica().read_barrier().await {
@@ -228,6 +226,17 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// What the request comes to in the state of now.
+    pub(super) fn judge_now(&self, request: &Request) -> Verdict {
+        let mut random = || self.env.random_u64();
+        let down = self.down.borrow();
+        let mut facts = Facts {
+            down: &down,
+            random: &mut random,
+        };
+        judge(self.machine.borrow().state(), request, &mut facts)
     }
 
     /// Waits until this leader has applied everything before its term; false if it leads no more.

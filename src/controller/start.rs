@@ -25,9 +25,10 @@ use super::handle::ControllerInbox;
 use super::identity::{Identity, IdentityFile};
 use super::image::{MetadataImage, NodeInfo};
 use super::judge::refuse_twin;
+use super::leaving::Leaving;
 use super::log::{open_log, open_replica, reopen_replica};
 use super::machine::{ControllerHooks, ControllerMachine};
-use super::members::{VOTERS_MAX, next_members};
+use super::members::{Facts, VOTERS_MAX, next_members};
 use super::requests::{NodeClaim, Refusal, Reply, Request};
 use super::service::{Attempt, Service};
 use crate::config::NodeConfig;
@@ -134,6 +135,7 @@ impl Controller {
             machine,
             changed,
             down: RefCell::default(),
+            leaving: Leaving::default(),
             turn: Semaphore::new(1),
         });
         let claim = NodeClaim {
@@ -386,7 +388,11 @@ impl Controller {
         let down = service.down.borrow().clone();
         let is_down = |node: NodeId| down.contains(&node.get());
         let members = service.replica().members();
-        let Some(next) = next_members(&members, &nodes, is_down, attempt) else {
+        let facts = Facts {
+            is_down: &is_down,
+            is_leaving: &|node| service.leaving.contains(node),
+        };
+        let Some(next) = next_members(&members, &nodes, &facts, attempt) else {
             return;
         };
         let nodes_of = |members: &[(ReplicaId, NodeId)]| -> String {

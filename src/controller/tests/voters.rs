@@ -106,3 +106,46 @@ fn five_vote_the_others_learn_and_one_is_promoted_when_a_voter_leaves() {
         asked.create("after").await.expect("three of five decide");
     });
 }
+
+#[test]
+fn who_leaves_gives_its_vote_back_first() {
+    run(async {
+        let mut trio = Trio::start().await;
+        let all = || trio.members() == (vec![1, 2, 3], vec![]);
+        eventually("all vote", all).await;
+        // With one of three down, nobody who is up can be spared.
+        let leader = trio.leader().await;
+        let away = (leader + 1) % 3;
+        let other = (leader + 2) % 3;
+        let id = |place: usize| NodeId::new(place as i32 + 1);
+        trio.stop(away).await;
+        let asked = trio.nodes[leader].as_ref().expect("lives");
+        asked.controller.set_down(id(away), true);
+        let refused = asked.handle.remove_node(id(other), PATIENCE).await;
+        let Err(RequestError::Refused(refusal)) = refused else {
+            panic!("{refused:?}");
+        };
+        let message = format!("needs the vote of node {}", id(other));
+        assert!(refusal.message.contains(&message), "{}", refusal.message);
+        assert!(
+            refusal
+                .message
+                .contains(&format!("start {} again", id(away))),
+            "{}",
+            refusal.message
+        );
+        // The dead one can go. Then the living one too, although each of the two has half of the votes:
+        // it learns before it is removed, so the last one is a majority by itself.
+        let removed = asked.handle.remove_node(id(away), PATIENCE).await;
+        removed.expect("nothing lives there");
+        let removed = asked.handle.remove_node(id(other), PATIENCE).await;
+        removed.expect("nothing lives there");
+        let votes = asked.controller.members();
+        let voters = votes.iter().filter(|(_, votes)| **votes);
+        let voters: Vec<i32> = voters.map(|(node, _)| *node).collect();
+        assert_eq!(voters, vec![id(leader).get()], "by the time of the answer");
+        trio.stop(other).await;
+        let asked = trio.nodes[leader].as_ref().expect("lives");
+        asked.create("after").await.expect("one of one decides");
+    });
+}

@@ -120,16 +120,14 @@ impl Sum {
             (Some(0), None) => {}
             (Some(code), Some(what)) if code == i32::from(VIOLATION) => {
                 println!("seed {seed}: {what}");
-                println!(
-                    "  again: cargo run --release -p corduroy-sim -- --seed {seed} {}",
-                    rest.join(" ")
-                );
+                print_again(seed, rest);
                 self.violations.push((seed, what));
             }
             (code, _) => {
                 let told = String::from_utf8_lossy(&output.stderr);
                 let last = told.lines().last().unwrap_or("no word").to_owned();
                 println!("seed {seed}: the simulator failed ({code:?}): {last}");
+                print_again(seed, rest);
                 self.broken.push((seed, last));
             }
         }
@@ -194,6 +192,14 @@ impl Sum {
         }
         0
     }
+}
+
+/// How whoever reads it repeats a seed.
+fn print_again(seed: u64, rest: &[String]) {
+    println!(
+        "  again: cargo run --release -p corduroy-sim -- --seed {seed} {}",
+        rest.join(" ")
+    );
 }
 
 /// `name=number` pairs of a line; what is not one is passed over.

@@ -93,8 +93,10 @@ pub fn begin(world: &mut World) {
     let ledger = world.ledger.groups();
     let writes = write_outside(writer, ledger.clone(), random.fork());
     world.running.spawn(CLIENTS, writes);
-    let reads = read_outside(reader, ledger, random.fork());
+    let reads = read_outside(reader, ledger.clone(), random.fork());
     world.running.spawn(CLIENTS, reads);
+    let asks = ask_everybody(world.workload.clone(), ledger, random.fork());
+    world.running.spawn(CLIENTS, asks);
 }
 
 /// A place in the group that has one member after the other.
@@ -369,5 +371,27 @@ async fn read_outside(workload: Workload, ledger: GroupLedger, mut random: Rando
             });
         }
         workload.pause(random.between(5, 400)).await;
+    }
+}
+
+/// Asks nodes for the positions of both groups, those too that coordinate them no more: no client
+/// library asks anybody but the coordinator that it knows.
+async fn ask_everybody(workload: Workload, ledger: GroupLedger, mut random: Random) {
+    let (env, hosts) = workload.way();
+    let hosts: Vec<Host> = hosts.to_vec();
+    while !workload.is_quiet() {
+        let group = random.pick(&[GROUP, PLAIN]).unwrap_or(PLAIN);
+        let Some(host) = random.pick(&hosts) else {
+            return;
+        };
+        let began = Instant::now();
+        if let Some(offsets) = raw::positions(env, host, group).await {
+            ledger.note(Told::Fetched {
+                group,
+                began,
+                offsets,
+            });
+        }
+        workload.pause(random.between(10, 250)).await;
     }
 }

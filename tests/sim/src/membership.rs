@@ -258,7 +258,8 @@ impl Membership {
 
     /// The phase of faults is over: who is no member ends; who is about to leave stays if it still
     /// can. Returns who may be left out while a majority is healed: not one of the first nodes if
-    /// another of them is not there, and nobody while a node that is gone has a vote on the metadata.
+    /// another of them is not there, and nobody while a node that is gone, or may be gone any moment,
+    /// has a vote on the metadata.
     pub fn settle(&mut self, world: &mut World) -> Vec<Host> {
         match std::mem::replace(&mut self.stage, Stage::Rest) {
             Stage::Parting { host, .. } => {
@@ -267,9 +268,11 @@ impl Membership {
                     world.kill(host, true);
                 }
             }
-            // An order may be on its way; without one it is a member again.
+            // Without an order it is a member again. One that is on its way, or was carried out
+            // unseen, takes its vote away after this.
             Stage::Leaving(leaver) => {
                 world.staff.insert(leaver.host);
+                return Vec::new();
             }
             Stage::Joining(_) | Stage::Rest => {}
         }

@@ -1,5 +1,6 @@
 //! One request on a connection of its own, for what the client crate would never send.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,10 +9,11 @@ use corduroy_protocol::messages::list_offsets_request::{ListOffsetsPartition, Li
 use corduroy_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
+use corduroy_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use corduroy_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use corduroy_protocol::messages::{
     BrokerId, GroupId, InitProducerIdRequest, ListOffsetsRequest, OffsetCommitRequest,
-    ProduceRequest, TopicName, TransactionalId,
+    OffsetFetchRequest, ProduceRequest, TopicName, TransactionalId,
 };
 use corduroy_protocol::{ErrorCode, Request, Response, decode_response, encode_request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -29,6 +31,8 @@ const INIT_PRODUCER_ID_VERSION: i16 = 2;
 const PRODUCE_VERSION: i16 = 9;
 /// One with epochs, and before those of tiered storage.
 const LIST_OFFSETS_VERSION: i16 = 7;
+/// The newest version that names topics.
+const OFFSET_FETCH_VERSION: i16 = 9;
 /// Stands for the latest offset in a question (`ListOffsets`).
 const LATEST: i64 = -1;
 /// An answer that is longer is none.
@@ -153,6 +157,35 @@ pub async fn latest(env: &Env, host: Host, (topic, partition): (&str, i32)) -> O
     let mut partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
     let answer = partitions.next()?;
     (answer.error_code == 0).then_some(answer.offset)
+}
+
+/// All committed positions of a group by one node; `None` where it does not say.
+pub async fn positions(env: &Env, host: Host, group: &str) -> Option<BTreeMap<At, i64>> {
+    let group = OffsetFetchRequestGroup::default()
+        .with_group_id(GroupId(group.to_owned().into()))
+        .with_member_epoch(-1)
+        .with_topics(None);
+    let request = OffsetFetchRequest::default().with_groups(vec![group]);
+    let request = Request::OffsetFetch(request);
+    let asked = call(env, host, OFFSET_FETCH_VERSION, &request);
+    let answer = tokio::time::timeout(ANSWER_WAIT_MAX, asked).await;
+    let Ok(Some(Response::OffsetFetch(answer))) = answer else {
+        return None;
+    };
+    let group = answer.groups.into_iter().next()?;
+    let topics = group.topics.iter();
+    let codes = topics.flat_map(|topic| topic.partitions.iter().map(|found| found.error_code));
+    if group.error_code != 0 || codes.into_iter().any(|code| code != 0) {
+        return None;
+    }
+    let found = group.topics.iter().flat_map(|topic| {
+        let places = topic.partitions.iter();
+        places.map(|found| {
+            let at = (topic.name.to_string(), found.partition_index);
+            (at, found.committed_offset)
+        })
+    });
+    Some(found.filter(|(_, offset)| *offset >= 0).collect())
 }
 
 async fn call(env: &Env, host: Host, version: i16, request: &Request) -> Option<Response> {
