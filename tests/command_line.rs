@@ -473,7 +473,7 @@ fn what_is_done_to_several_names_is_tried_for_each() {
 fn ask_node(cluster: &Cluster, id: usize, args: &[&str]) -> std::process::Output {
     let limits = cluster.scratch().join("short.properties");
     let properties =
-        "default.api.timeout.ms=1000\nrequest.timeout.ms=500\ndelivery.timeout.ms=1000\n";
+        "default.api.timeout.ms=4000\nrequest.timeout.ms=2000\ndelivery.timeout.ms=4000\n";
     std::fs::write(&limits, properties).expect("written");
     let kafka = cluster.nodes[id - 1].kafka.to_string();
     let mut child = Command::new(corduroy())

@@ -47,16 +47,21 @@ impl LogStore {
         io::Error::other(error.to_string())
     }
 
-    /// Whether a read met what is rightly not there. A full disk has refused it, and openraft, which
-    /// took it for appended, asks for it until the replica is rebuilt from what is durable. Or it was
-    /// purged while the read was on its way. Any other entry that openraft counts on and the log does
+    /// Whether a read met what is rightly not there: it was purged, cut or refused while the read was on
+    /// its way, or openraft, which took for appended what a full disk refused, asks for it until the
+    /// replica is rebuilt from what is durable. Any other entry that openraft counts on and the log does
     /// not hold has been lost.
     fn is_gone(&self, error: &StorageError) -> bool {
         let StorageError::OutOfRange { asked, first, .. } = error else {
             return false;
         };
-        let refused_end = self.core.refused_end.get();
-        asked < first || refused_end.is_some_and(|end| *asked <= end)
+        asked < first || *asked <= self.core.gone_end.get()
+    }
+
+    /// From now on this instance may be asked for entries below `end` that the log rightly does not hold.
+    fn let_go(&self, end: LogIndex) {
+        let gone_end = &self.core.gone_end;
+        gone_end.set(gone_end.get().max(end));
     }
 
     fn keep(&self, error: &impl fmt::Display) {
@@ -64,10 +69,14 @@ impl LogStore {
         first.get_or_insert_with(|| error.to_string());
     }
 
-    /// The entries up to `last` did not get into the log.
-    fn append_failed(&self, error: AppendError, last: u64) -> io::Error {
+    /// Entries did not get into the log.
+    fn append_failed(&self, error: AppendError) -> io::Error {
         match error {
-            AppendError::Storage(error) => self.append_refused(error, last),
+            AppendError::Storage(error) => self.append_refused(error),
+            // Behind the ones that a full disk has just refused: the rebuilt instance knows its end.
+            error if self.core.gone_end.get() == LogIndex::new(u64::MAX) => {
+                io::Error::other(error.to_string())
+            }
             error => {
                 self.keep(&error);
                 io::Error::other(error.to_string())
@@ -75,11 +84,10 @@ impl LogStore {
         }
     }
 
-    fn append_refused(&self, error: StorageError, last: u64) -> io::Error {
+    fn append_refused(&self, error: StorageError) -> io::Error {
         if matches!(error, StorageError::DiskFull) {
-            let end = Some(LogIndex::new(last.saturating_add(1)));
-            let refused_end = &self.core.refused_end;
-            refused_end.set(refused_end.get().max(end));
+            // With these went all that were appended behind them.
+            self.let_go(LogIndex::new(u64::MAX));
         }
         self.failed(error)
     }
@@ -422,7 +430,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             let store = self.clone();
             Box::new(move |result| {
                 tracing::trace!(target: "corduroy::walk", room = "durable", group = %store.core.group, replica = %store.core.id, index = last, "entries are durable");
-                callback.io_completed(result.map_err(|error| store.append_refused(error, last)));
+                callback.io_completed(result.map_err(|error| store.append_refused(error)));
                 store.core.progress.own_changed();
                 store.core.check_revert();
             })
@@ -436,7 +444,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                     durable: Some(durable),
                 },
             )
-            .map_err(|error| self.append_failed(error, last))?;
+            .map_err(|error| self.append_failed(error))?;
         for (at, ticket) in tickets.borrow().iter() {
             if let Some(head) = heads.get(*at) {
                 ticket.placed(*head);
@@ -447,6 +455,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
         let last = last.map(|id| LogIndex::new(id.index));
+        // Streams of a leadership that is over may be reading there.
+        if let Some((_, end)) = self.core.log.state().last {
+            self.let_go(LogIndex::new(end.get().saturating_add(1)));
+        }
         tracing::info!(parent: &self.core.span(), group = %self.core.group, ?last, "a conflicting end of the log is cut");
         self.core
             .log

@@ -131,8 +131,9 @@ pub(crate) struct Core {
     /// Why this replica has ended by itself, once it has: a person must act.
     pub(crate) stop_reason: RefCell<Option<String>>,
     pub(crate) disk_full: Cell<bool>,
-    /// One past the last entry that this instance takes for appended and a full disk refused.
-    pub(crate) refused_end: Cell<Option<LogIndex>>,
+    /// One past the last entry that this instance may be asked for although it is rightly not in the
+    /// log any more: it was cut, or (`u64::MAX`) a full disk refused what was taken for appended.
+    pub(crate) gone_end: Cell<LogIndex>,
     pub(crate) stopped: Cell<bool>,
     /// `stopped` was set.
     pub(crate) stopping: Notify,

@@ -267,7 +267,7 @@ impl RaftShard {
             storage_error: RefCell::new(None),
             stop_reason: RefCell::new(None),
             disk_full: Cell::new(false),
-            refused_end: Cell::new(None),
+            gone_end: Cell::default(),
             stopped: Cell::new(false),
             stopping: Notify::new(),
             supervisor: RefCell::new(None),

@@ -5,7 +5,7 @@
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use corduroy_record::{NodeId, ReplicaId, Term};
+use corduroy_record::{LogIndex, NodeId, ReplicaId, Term};
 use corduroy_storage::StorageError;
 use openraft_rt::WatchReceiver;
 
@@ -193,7 +193,7 @@ async fn rebuild(shard: &Rc<ShardInner>, core: &Rc<Core>) -> Result<(), Restart>
         error => Restart::Failed(error.to_string()),
     })?;
     core.disk_full.set(false);
-    core.refused_end.set(None);
+    core.gone_end.set(LogIndex::new(0));
     core.door.restart();
     shard.start(core).await.map_err(|error| match error {
         RaftError::Stopped => Restart::Stopped,

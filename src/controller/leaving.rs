@@ -3,7 +3,7 @@
 //! the voters have changed; two removed in a row would take the majority of four with them for good.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use corduroy_protocol::ErrorCode;
@@ -11,6 +11,7 @@ use corduroy_record::NodeId;
 use tokio::time::{Instant, timeout_at};
 
 use super::judge::Verdict;
+use super::members::is_majority;
 use super::requests::{Refusal, Request};
 use super::service::{RETRY_PAUSE, Service};
 
@@ -71,10 +72,10 @@ impl Service {
             {
                 return Ok(held);
             }
-            if let Some(refusal) = self.refuse_last_vote(*node) {
-                return Err(refusal);
-            }
             if held.is_none() {
+                if let Some(refusal) = self.refuse_last_vote(*node) {
+                    return Err(refusal);
+                }
                 held = Some(self.leaving.hold(*node));
                 // The members change in a task of their own. This wakes the wait below too, once.
                 self.changed.notify_waiters();
@@ -89,30 +90,46 @@ impl Service {
         matches!(request, Request::RemoveNode { node } if self.votes(*node))
     }
 
-    /// Why a vote cannot be spared: of those that stay too many are down.
+    /// Why a vote cannot be spared: of those that stay too many are down. Those that others wait to see
+    /// go do not stay.
     fn refuse_last_vote(&self, node: i32) -> Option<Refusal> {
         let members = self.replica().members();
-        let mut staying: Vec<i32> = members
+        let staying: BTreeSet<i32> = members
             .iter()
-            .filter(|(_, voter, votes)| *votes && voter.get() != node)
+            .filter(|(_, voter, votes)| *votes && !self.leaving.contains(*voter))
             .map(|(_, voter, _)| voter.get())
+            .filter(|voter| *voter != node)
             .collect();
-        staying.sort_unstable();
         let down = self.down.borrow();
         let away: Vec<String> = staying
-            .iter()
-            .filter(|voter| down.contains(voter))
+            .intersection(&down)
             .map(ToString::to_string)
             .collect();
-        if staying.len() - away.len() > staying.len() / 2 {
+        if is_majority(staying.len() - away.len(), staying.len()) {
             return None;
         }
-        let away = away.join(", ");
+        let Some((last, others)) = away.split_last() else {
+            return Some(Refusal::new(
+                ErrorCode::InvalidRequest,
+                format!(
+                    "node {node} is the only one that votes on the cluster's metadata just now; try \
+                     again in a moment"
+                ),
+            ));
+        };
+        let (names, verb, pronoun) = match others {
+            [] => (format!("node {last}"), "is", "it"),
+            others => (
+                format!("nodes {} and {last}", others.join(", ")),
+                "are",
+                "them",
+            ),
+        };
         Some(Refusal::new(
             ErrorCode::InvalidRequest,
             format!(
-                "the cluster needs the vote of node {node}: of the nodes that vote on its metadata, \
-                 {away} is down\n  help    start {away} again, or decommission it first"
+                "the cluster needs the vote of node {node}: of the others that vote on its metadata, \
+                 {names} {verb} down\n  help    start {pronoun} again, or decommission {names} first"
             ),
         ))
     }

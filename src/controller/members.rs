@@ -58,7 +58,9 @@ pub(super) fn next_members(
     }
     let (leaving, kept): (Vec<_>, Vec<_>) =
         next.voters.iter().partition(|(_, node)| is_leaving(*node));
-    if !leaving.is_empty() && !kept.is_empty() {
+    // Nobody gives its vote back to those who could then decide nothing.
+    let up = kept.iter().filter(|(_, node)| !is_down(*node)).count();
+    if !leaving.is_empty() && is_majority(up, kept.len()) {
         next.voters = kept;
         next.learners.extend(leaving);
         return Some(next);
@@ -91,6 +93,11 @@ pub(super) fn next_members(
         next.learners.push((replica, node));
     }
     Some(next)
+}
+
+/// Whether so many of them decide; of none nobody does.
+pub(super) fn is_majority(there: usize, of: usize) -> bool {
+    there > of / 2
 }
 
 /// Whether one more shall vote: an even number of voters is only passed through.
@@ -191,6 +198,8 @@ mod tests {
             (&[1, 2, 8], &[3], &[1, 2, 3, 8], 0, Some((&[1, 2], &[3, 8]))),
             (&[1, 2], &[3, 8], &[1, 2, 3, 8], 0, Some((&[1, 2, 3], &[8]))),
             (&[8], &[], &[8], 0, None),
+            // The two that would stay could not decide without the one that is down.
+            (&[1, 8, 9], &[], &[1, 8, 9], 0, None),
             // Too many voters, by an older version.
             (
                 &[1, 2, 3, 4, 5, 6, 9],

@@ -124,6 +124,34 @@ impl SegmentFile {
         Ok(self.file.get_or_init(|| file))
     }
 
+    /// Syncs the file's bytes, whatever they are: whether its header is what was written is for those to
+    /// find out who read it, and a flush that did not fail is no failed flush.
+    pub(crate) fn flush(&self, disk: &dyn Disk) -> Result<(), StorageError> {
+        self.open_unchecked(disk)?
+            .flush()
+            .during("flush", &self.path)
+    }
+
+    /// Lets the system begin to write what a later [`flush`](SegmentFile::flush) waits for.
+    pub(crate) fn start_flush(&self, disk: &dyn Disk) {
+        if let Ok(file) = self.open_unchecked(disk) {
+            file.start_flush();
+        }
+    }
+
+    /// The file as it is; not kept, so that the first who reads or appends still checks its header.
+    fn open_unchecked(&self, disk: &dyn Disk) -> Result<Arc<dyn DiskFile>, StorageError> {
+        if let Some(file) = self.file.get() {
+            return Ok(file.clone());
+        }
+        match disk.open(&self.path, OpenMode::Existing) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(self.damage("the file is gone"))
+            }
+            file => file.during("open", &self.path),
+        }
+    }
+
     pub(crate) fn damage(&self, what: &str) -> StorageError {
         StorageError::damaged(self.group, format!("{}: {what}", self.path.display()))
     }

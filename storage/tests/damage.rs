@@ -506,6 +506,52 @@ fn damaged_tables_are_passed_over() {
     });
 }
 
+/// What a cut takes away is no checkpoint any more, durable or not.
+#[test]
+fn tables_beyond_what_was_damaged_are_passed_over() {
+    let disk = SimDisk::new();
+    simulate(10, |env| async move {
+        let (store, log) = filled(&disk, &env, 9).await;
+        let at = (Term::new(5), LogIndex::new(6));
+        log.save_tables(at, Offset::new(14), Bytes::new(), Bytes::new())
+            .await
+            .unwrap();
+        store.close().await.unwrap();
+        disk.flip(&file(&disk, "-0.log"), 64 + 30, 0x01).unwrap();
+        let (store, log) = reopen(&disk, &env);
+        log.read(LogIndex::new(0), LogIndex::new(9), 10)
+            .await
+            .unwrap_err();
+        let log = store.open_log(group(0), small_log()).unwrap();
+        assert_eq!(log.state().last, None);
+        // The cut is under way; the tables speak of entries that will not be there.
+        assert!(log.tables().await.is_none());
+    });
+}
+
+/// A flipped bit is one replica's trouble: no flush has failed.
+#[test]
+fn a_damaged_header_stops_no_other_replica_of_the_shard() {
+    let disk = SimDisk::new();
+    simulate(11, |env| async move {
+        let (store, _log) = filled(&disk, &env, 2).await;
+        store.close().await.unwrap();
+        disk.flip(&file(&disk, "-0.log"), 25, 0x02).unwrap();
+        let (store, log) = reopen(&disk, &env);
+        let error = log
+            .read(LogIndex::new(0), LogIndex::new(2), usize::MAX)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("its header"), "{error}");
+        check_flags(&log);
+        // Closing writes every log's checkpoint.
+        store.close().await.unwrap();
+        let (_store, log) = reopen(&disk, &env);
+        check_flags(&log);
+        assert_eq!(log.state().last, None);
+    });
+}
+
 /// Laws 4 and 8: a shard's journal may have held the newest vote of any partition.
 #[test]
 fn a_lost_journal_flags_every_partition() {

@@ -320,7 +320,7 @@ fn hold_that_leaves_room(
     for (kind, times) in due.iter().filter(|(kind, _)| shares(**kind)) {
         let long = kind.outlasts().map(|(limit, _)| limit + LONGER);
         long_ms += long.map_or(0, |long| BETWEEN_MS + long.as_millis() as u64);
-        short += *times as u64 - u64::from(long.is_some());
+        short += (*times as u64).saturating_sub(u64::from(long.is_some()));
     }
     let left = all_ms.saturating_sub(long_ms);
     let mean = (left / short.max(1)).saturating_sub(BETWEEN_MS);

@@ -164,6 +164,12 @@ impl LogCore {
             .map_or(self.start.index, |(_, index)| index.next())
     }
 
+    /// Whether the entry at `index` is on disk: the one that this log has there, and not one that a
+    /// cut takes away which is not durable yet.
+    pub(crate) fn is_durable(&self, index: LogIndex) -> bool {
+        index < self.durable_next() && self.undos.is_empty()
+    }
+
     pub(crate) fn state(&self) -> LogState {
         let size_bytes = self
             .segments

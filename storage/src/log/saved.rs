@@ -24,7 +24,7 @@ impl Log {
         membership: Bytes,
         tables: Bytes,
     ) -> Result<(), StorageError> {
-        if self.shared.core.borrow().durable_next() <= at.1 {
+        if !self.shared.core.borrow().is_durable(at.1) {
             self.flush().await?;
         }
         let saved = SavedTables {
@@ -53,7 +53,11 @@ impl Log {
     pub async fn tables(&self) -> Option<SavedTables> {
         let (candidates, end) = {
             let core = self.shared.core.borrow();
-            (core.tables.clone(), core.durable_next())
+            // What a cut that is not durable yet takes away is still durable, and gone all the same.
+            (
+                core.tables.clone(),
+                core.durable_next().min(core.next_index()),
+            )
         };
         for index in candidates.into_iter().rev().filter(|index| *index < end) {
             if let Some(saved) = self.load_tables(index).await {

@@ -38,15 +38,13 @@ impl CheckpointJob {
 pub(super) fn write_checkpoints(disk: &dyn Disk, jobs: &mut [CheckpointJob]) {
     for job in &*jobs {
         for segment in &job.checkpoint.flush {
-            if let Ok(file) = segment.open(disk) {
-                file.start_flush();
-            }
+            segment.start_flush(disk);
         }
     }
     for job in &mut *jobs {
         job.then(|job| {
             for segment in &job.checkpoint.flush {
-                segment.open(disk)?.flush().during("flush", &segment.path)?;
+                segment.flush(disk)?;
             }
             Ok(())
         });

@@ -197,6 +197,9 @@ async fn live(world: &mut World, may_lead: &[Host]) -> Result<(), Violation> {
     let may_lead = may_lead.to_vec();
     world
         .until("a healed majority leads everything", LED_BY, |world| {
+            // Who had been removed unseen has found out by now.
+            let mut may_lead = may_lead.clone();
+            may_lead.retain(|host| world.staff().contains(host));
             world.all_led(&may_lead)
         })
         .await?;

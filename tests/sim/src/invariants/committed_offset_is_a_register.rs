@@ -48,7 +48,12 @@ impl Invariant for CommittedOffsetIsARegister {
                     group,
                     began,
                     offsets,
-                } => was_true(moment.groups, group, *began, offsets)?,
+                } => match was_true(moment.groups, group, *began, offsets) {
+                    Ok(()) => {}
+                    Err(what) if is_led(moment) => return Err(what),
+                    // As above: who answered may have applied more than anybody was seen to.
+                    Err(_) => self.waiting.push(told),
+                },
                 _ => {}
             }
         }

@@ -71,6 +71,7 @@ fn is_on_quorum(seen: &Seen, at: Place, sets: &VoterSets) -> bool {
 fn holders(seen: &Seen, (group, index, term): Place, voters: &BTreeSet<ReplicaId>) -> usize {
     seen.of_group(group)
         .filter(|(_, replica)| voters.contains(&replica.replica))
-        .filter(|(_, replica)| replica.holds_durably(index, term))
+        // One that has just met damage may have held it until then.
+        .filter(|(host, replica)| replica.holds_durably(index, term) || seen.rotten == Some(*host))
         .count()
 }
