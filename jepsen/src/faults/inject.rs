@@ -361,6 +361,8 @@ impl Injector {
             | FaultKind::DiskShort
             | FaultKind::DiskFull
             | FaultKind::FlushFail => {
+                let writers = membership::writers(&ids, &cluster.partitions().await);
+                let one = *chance.pick(&writers).context("there is no node")?;
                 running(cluster, vec![one])?;
                 // One that still starts may refuse to: nobody has been promised anything yet.
                 let serves = cluster.serves(one).await;

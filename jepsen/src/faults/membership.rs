@@ -211,6 +211,17 @@ fn may_go(
             .all(keeps_majority)
 }
 
+/// Those of these nodes on whose disks something is written: a newcomer has no replica yet. All of them
+/// where nothing is known.
+pub fn writers(ids: &[u32], partitions: &BTreeMap<(String, u32), PartitionState>) -> Vec<u32> {
+    let holds = |id: &u32| partitions.values().any(|state| state.replicas.contains(id));
+    let writers: Vec<u32> = ids.iter().copied().filter(holds).collect();
+    match writers.is_empty() {
+        true => ids.to_vec(),
+        false => writers,
+    }
+}
+
 /// Whether nobody but this node is missing from any partition that it has a replica of: damage to it
 /// alone is damage to a minority.
 pub fn is_minority(
