@@ -126,6 +126,22 @@ fn the_copy_of_a_cluster_of_one_is_refused_too() {
     assert!(copy.partition(TOPIC, 0).is_some());
 }
 
+/// A founder's file goes on naming all who founded the cluster.
+#[test]
+fn the_last_node_of_a_cluster_serves_again_though_its_file_names_another() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(2);
+    let file = cluster.node(1).data_dir.join("node.id");
+    cluster.must(&["cluster", "decommission", "2"]);
+    assert_eq!(cluster.node(2).wait_ended(), Some(1));
+    cluster.node(1).kill();
+    let text = std::fs::read_to_string(&file).expect("the identity file");
+    assert_words(&text, &["id = 1", "id = 2"]);
+    let survivor = cluster.node(1);
+    survivor.start();
+    survivor.wait_ready();
+}
+
 #[test]
 fn a_killed_node_is_taken_back_at_the_same_address_and_at_another() {
     let _alone = alone();

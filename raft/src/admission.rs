@@ -3,7 +3,9 @@
 //!
 //! Whoever says yes reserves the place as long as the connection stays open and pings come on it.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use corduroy_env::{Env, Stream};
@@ -14,11 +16,15 @@ use uuid::Uuid;
 
 use crate::config::{AddressBook, Identity, RaftConfig};
 use crate::error::CallError;
-use crate::incarnations::{Contact, Speaker, TwinRefusal};
+use crate::incarnations::{ADMISSION_ANSWER_MAX, Contact, Speaker, TwinRefusal};
 use crate::wire::{
     FrameEncoder, FrameReader, Hello, HelloError, Message, Purpose, WireError, answer_hello,
     check_hello, offer_hello,
 };
+
+/// Processes that are being answered, or whose node's place is kept, at the same time: each is a
+/// socket. Far more than the nodes of a cluster that start together.
+const ADMISSIONS_OPEN_MAX: usize = 256;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +44,9 @@ pub struct AdmissionAsk {
 pub enum Admission {
     /// The place is the asker's if it wants it, and nobody else's while this is held.
     Reserved(Reservation),
+    /// The asker has met itself, under another address than the one it is registered with: nobody
+    /// has answered.
+    Own,
     /// Another process has it.
     Refused {
         /// Who answers; the asker's own id if it is the other process itself.
@@ -69,19 +78,19 @@ impl Drop for Reservation {
 /// Asks whoever listens at `addr`.
 ///
 /// # Errors
-/// [`CallError::Unreachable`]: nobody listens there. Otherwise somebody does, who does not answer in
-/// time, or not for this cluster: such an address knows nothing of the asker's node yet.
+/// [`CallError::Unreachable`]: nobody listens there. [`CallError::Timeout`]: somebody does, who may
+/// know the asker's node, and does not answer in time. Otherwise it answers nothing, or not for this
+/// cluster: such an address knows nothing of the asker's node yet.
 pub async fn ask_admission(
     env: &Env,
     addr: SocketAddr,
     ask: AdmissionAsk,
-    timeout: Duration,
 ) -> Result<Admission, CallError> {
-    let connected = tokio::time::timeout(timeout, env.connect(addr)).await;
+    let connected = tokio::time::timeout(ADMISSION_ANSWER_MAX, env.connect(addr)).await;
     let Ok(Ok(stream)) = connected else {
         return Err(CallError::Unreachable);
     };
-    tokio::time::timeout(timeout, exchange(env, stream, ask))
+    tokio::time::timeout(ADMISSION_ANSWER_MAX, exchange(env, stream, ask))
         .await
         .unwrap_or(Err(CallError::Timeout))
 }
@@ -101,6 +110,7 @@ async fn exchange(
         refusal: None,
     };
     match offer_hello(&mut stream, &hello).await {
+        Ok(theirs) if Speaker::of(&theirs) == Speaker::of(&hello) => Ok(Admission::Own),
         Ok(_) => {
             let holding = hold(env.clone(), stream, ask.ping_interval);
             Ok(Admission::Reserved(Reservation(env.spawn_local(holding))))
@@ -149,23 +159,47 @@ async fn hold(env: Env, stream: Stream, ping_interval: Duration) {
 /// Answers those who ask, from the moment when this node knows who it is: it may itself be asking.
 #[derive(Clone, Debug)]
 pub struct AdmissionDesk {
-    /// The seam.
-    pub env: Env,
-    /// Timing.
-    pub config: RaftConfig,
-    /// This process.
-    pub identity: Identity,
-    /// Where other nodes are registered.
-    pub book: AddressBook,
+    env: Env,
+    config: RaftConfig,
+    identity: Identity,
+    book: AddressBook,
+    /// Askers with an open connection; at most [`ADMISSIONS_OPEN_MAX`].
+    open: Rc<Cell<usize>>,
+}
+
+/// One asker's share of the limit.
+struct Place(Rc<Cell<usize>>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
 }
 
 impl AdmissionDesk {
+    /// The desk of the process `identity`, which finds in `book` where other nodes are registered.
+    pub fn new(
+        env: Env,
+        config: RaftConfig,
+        identity: Identity,
+        book: AddressBook,
+    ) -> AdmissionDesk {
+        AdmissionDesk {
+            env,
+            config,
+            identity,
+            book,
+            open: Rc::default(),
+        }
+    }
+
     /// Answers one asker, and keeps its place while it is heard.
     ///
     /// # Errors
     /// The asker is refused or speaks another protocol; or, when it has got what it wanted or has
     /// ended, its connection.
     pub async fn serve(&self, mut stream: Stream, theirs: Hello) -> Result<(), HelloError> {
+        let _place = self.take_place()?;
         let mut ours = Hello {
             purpose: theirs.purpose,
             cluster: self.identity.cluster.get(),
@@ -195,6 +229,17 @@ impl AdmissionDesk {
         ended.map_err(|error| HelloError::Io(std::io::Error::other(error)))
     }
 
+    /// Beyond the limit the newest gets no answer, which counts as nobody's. A "free" that nothing
+    /// keeps could be given to two, and a refusal would end a process that nobody stands against.
+    fn take_place(&self) -> Result<Place, HelloError> {
+        let open = self.open.get();
+        if open >= ADMISSIONS_OPEN_MAX {
+            return Err(HelloError::Crowded);
+        }
+        self.open.set(open + 1);
+        Ok(Place(self.open.clone()))
+    }
+
     async fn reserve(&self, theirs: &Hello) -> Result<Contact, TwinRefusal> {
         self.identity.refuse_own(theirs)?;
         let table = &self.identity.incarnations;
@@ -217,8 +262,13 @@ impl AdmissionDesk {
         let (read, mut write) = stream.into_split();
         let mut reader = FrameReader::new(read);
         let mut encoder = FrameEncoder::default();
+        // Silent for longer it has lost the place to whoever asks; nobody waits for it for ever.
+        let silence_max = self.config.down_after.max(self.config.ping_interval * 2);
         loop {
-            let frame = reader.next().await?;
+            let Ok(read) = tokio::time::timeout(silence_max, reader.next()).await else {
+                return Err(WireError::Closed);
+            };
+            let frame = read?;
             if contact.is_muted() {
                 return Err(WireError::Closed);
             }
@@ -228,5 +278,127 @@ impl AdmissionDesk {
                 write.write_all(&pong).await?;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+    use crate::config::ClusterTag;
+    use crate::incarnations::Incarnations;
+    use crate::wire::read_hello;
+
+    /// Node 1's desk, of the process 7, which waits for nobody.
+    fn desk() -> AdmissionDesk {
+        let identity = Identity {
+            node: NodeId::new(1),
+            incarnation: 7,
+            shard: 0,
+            shards: 1,
+            cluster: ClusterTag::unknown(),
+            incarnations: Incarnations::default(),
+        };
+        let config = RaftConfig {
+            ping_interval: Duration::from_millis(1),
+            down_after: Duration::from_millis(1),
+            ..RaftConfig::default()
+        };
+        AdmissionDesk::new(Env::real(), config, identity, AddressBook::new())
+    }
+
+    /// Has `check` talk to `desk` over a socket.
+    fn with_desk<F: Future<Output = ()>>(
+        desk: AdmissionDesk,
+        check: impl FnOnce(Env, SocketAddr) -> F,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let env = Env::real();
+            let any = ([127, 0, 0, 1], 0).into();
+            let listener = env.listen(any).await.expect("a port");
+            let addr = listener.local_addr().expect("its address");
+            let serving = async {
+                loop {
+                    let (mut stream, _) = listener.accept().await.expect("a dialler");
+                    if let Ok(hello) = read_hello(&mut stream).await {
+                        let _ended = desk.serve(stream, hello).await;
+                    }
+                }
+            };
+            tokio::select! {
+                () = serving => {}
+                () = check(env.clone(), addr) => {}
+            }
+        });
+    }
+
+    fn hello_of(node: i32) -> Hello {
+        Hello {
+            purpose: Purpose::Admission,
+            cluster: None,
+            node: NodeId::new(node),
+            target_node: NodeId::new(-1),
+            incarnation: 7,
+            target_shard: 0,
+            refusal: None,
+        }
+    }
+
+    fn ask_of(node: i32) -> AdmissionAsk {
+        AdmissionAsk {
+            node: NodeId::new(node),
+            incarnation: 7,
+            cluster: None,
+            ping_interval: Duration::from_millis(1),
+        }
+    }
+
+    #[test]
+    fn whoever_meets_itself_is_told_nothing() {
+        with_desk(desk(), |env, addr| async move {
+            let own = ask_admission(&env, addr, ask_of(1)).await;
+            assert!(matches!(own, Ok(Admission::Own)), "{own:?}");
+            let other = ask_admission(&env, addr, ask_of(2)).await;
+            assert!(matches!(other, Ok(Admission::Reserved(_))), "{other:?}");
+        });
+    }
+
+    #[test]
+    fn whoever_asks_and_falls_silent_is_let_go() {
+        with_desk(desk(), |env, addr| async move {
+            let mut stream = env.connect(addr).await.expect("connected");
+            let answer = offer_hello(&mut stream, &hello_of(2)).await;
+            assert!(answer.is_ok(), "{answer:?}");
+            let mut rest = Vec::new();
+            let ended = stream.read_to_end(&mut rest).await;
+            assert!(
+                ended.is_err() || rest.is_empty(),
+                "closed, and nothing said"
+            );
+        });
+    }
+
+    #[test]
+    fn beyond_the_limit_nobody_is_answered() {
+        let desk = desk();
+        let mut places: Vec<Place> = (0..ADMISSIONS_OPEN_MAX)
+            .map(|_| desk.take_place().expect("within the limit"))
+            .collect();
+        with_desk(desk.clone(), |env, addr| async move {
+            let asked = ask_admission(&env, addr, ask_of(2)).await;
+            assert!(matches!(asked, Err(CallError::Protocol)), "{asked:?}");
+        });
+        places.pop();
+        with_desk(desk, |env, addr| async move {
+            let asked = ask_admission(&env, addr, ask_of(2)).await;
+            assert!(matches!(asked, Ok(Admission::Reserved(_))), "{asked:?}");
+        });
     }
 }

@@ -27,6 +27,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::config::RaftConfig;
+use crate::told::Told;
 use crate::wire::Hello;
 
 /// Superseded incarnations that are remembered of each node. More restarts than that while one of
@@ -36,6 +37,15 @@ const SUPERSEDED_MAX: usize = 16;
 /// Nodes in the table beyond which those without a connection are forgotten: whoever can dial this
 /// node could name any number of them.
 const NODES_MAX: usize = 4096;
+
+/// How long one of those who are asked for a node's place may take to be reached, and then to
+/// answer; a later answer counts as none. Whoever listens answers at once; only the one behind a
+/// broken network, or that stands still, makes the asker wait.
+pub(crate) const ADMISSION_ANSWER_MAX: Duration = Duration::from_secs(1);
+/// The longest that a refusal is withheld, however long the ping interval: what lies unread in this
+/// side's sockets is read by then, and the asker still hears the refusal.
+const WITHHELD_MAX: Duration = Duration::from_millis(250);
+const _: () = assert!(WITHHELD_MAX.as_millis() * 4 <= ADMISSION_ANSWER_MAX.as_millis());
 
 /// Why a process may not speak for its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +111,7 @@ struct Known {
     reserved: Option<Arc<Life>>,
     /// The youngest last; at most [`SUPERSEDED_MAX`].
     superseded: VecDeque<u64>,
-    /// The process of which a person has been told last.
-    told: Option<u64>,
+    told: Told,
 }
 
 /// What a process wants of its node's place.
@@ -132,8 +141,8 @@ struct Shared {
     voice: watch::Sender<Voice>,
     /// The same as the voice's, for those who look at every message.
     is_silent: AtomicBool,
-    /// The other process of this node of which a person has been told last.
-    told_of_own: AtomicU64,
+    /// The other processes of this node of which a person has been told.
+    told_of_own: watch::Sender<Told>,
 }
 
 /// Who speaks for each other node. Clone = another handle; `Send`.
@@ -148,7 +157,7 @@ impl Default for Incarnations {
             ended: Notify::new(),
             voice: watch::Sender::new(Voice::default()),
             is_silent: AtomicBool::new(false),
-            told_of_own: AtomicU64::new(0),
+            told_of_own: watch::Sender::new(Told::default()),
         }))
     }
 }
@@ -249,7 +258,7 @@ impl Known {
     }
 
     fn tell(&mut self, asker: Speaker, refusal: TwinRefusal) {
-        if self.told.replace(asker.incarnation) == Some(asker.incarnation) {
+        if !self.told.note(asker.incarnation) {
             return;
         }
         match refusal {
@@ -336,7 +345,7 @@ impl Incarnations {
 
     /// [`Incarnations::enter`], with a second look before somebody loses by what this side has not
     /// read yet: it may have stood still, with a silent process's pings in its sockets, or with the
-    /// end of the connections of one that has ended.
+    /// end of the connections of one that has ended. Never so late that the answer is missed.
     async fn enter_fairly(
         &self,
         env: &Env,
@@ -344,7 +353,7 @@ impl Incarnations {
         wish: Wish,
         config: &RaftConfig,
     ) -> Result<Contact, TwinRefusal> {
-        let deadline = env.now() + config.ping_interval;
+        let deadline = env.now() + config.ping_interval.min(WITHHELD_MAX);
         loop {
             let ended = self.0.ended.notified();
             tokio::pin!(ended);
@@ -383,8 +392,13 @@ impl Incarnations {
 
     /// Another process asks for this very node's place, at the one that has it.
     pub(crate) fn tell_of_own(&self, asker: Speaker) {
-        let before = self.0.told_of_own.swap(asker.incarnation, Ordering::AcqRel);
-        if before != asker.incarnation {
+        let mut is_new = false;
+        self.0.told_of_own.send_if_modified(|told| {
+            is_new = told.note(asker.incarnation);
+            // Nobody watches.
+            false
+        });
+        if is_new {
             tracing::warn!(
                 node = %asker.node,
                 "a second process asks to be this node, and is refused: is its data directory a \
@@ -646,6 +660,31 @@ mod tests {
                 !first.is_muted(),
                 "a question that was dropped changes nothing"
             );
+        });
+    }
+
+    #[test]
+    fn a_refusal_is_heard_however_long_the_ping_interval() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let env = Env::real();
+            let config = RaftConfig {
+                ping_interval: Duration::from_secs(60),
+                down_after: Duration::from_secs(120),
+                ..RaftConfig::default()
+            };
+            let incarnations = Incarnations::default();
+            let node = NodeId::new(2);
+            let speaker = |incarnation| Speaker { node, incarnation };
+            let _first = incarnations.admit(&env, speaker(1), &config).await;
+            let asked = incarnations.reserve(&env, speaker(2), &config);
+            let answer = tokio::time::timeout(ADMISSION_ANSWER_MAX, asked).await;
+            let answer = answer.expect("in time");
+            assert_eq!(answer.err(), Some(TwinRefusal::AnotherLives));
         });
     }
 

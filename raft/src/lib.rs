@@ -15,6 +15,7 @@
 //! | `transport`, `wire` | connections; frames and envelopes (`docs/design/rpc.md`) |
 //! | `anonymous` | calls of strangers, before this node has shards |
 //! | `detector`, `nodes` | who lives |
+//! | `incarnations`, `admission`, `told` | one process per node; who asks to be one; who is told of it |
 //! | `failover`, `hibernation`, `awake` | fast elections, sleep, who does not sleep |
 //! | `progress`, `members` | ISR; members and the log's start |
 //! | `supervisor`, `counts`, `partition_span` | restart after a panic; what is counted; what log lines carry |
@@ -50,6 +51,7 @@ mod runtime;
 mod shard;
 mod state_machine;
 mod supervisor;
+mod told;
 mod transport;
 mod types;
 mod wire;

@@ -25,7 +25,7 @@ use tracing::{info, warn};
 use super::acceptor::{PeerTargets, TurnedAway, accept_clients, accept_peers};
 use super::status::NodeStatusSource;
 use super::thread::{run_local, serve_shard, shard_span};
-use super::twin::TwinWatch;
+use super::twin::{Peers, TwinWatch};
 use super::waiting::Waiting;
 use super::{ISOLATED_AFTER, SERVICE_CONTROLLER, SERVICE_MARKS, SERVICE_NODE, StartError, Started};
 use super::{leaders, room};
@@ -143,14 +143,14 @@ pub async fn boot(
     let book = AddressBook::new();
     let incarnation = env.random_u64();
     let incarnations = Incarnations::default();
-    targets.set_desk(AdmissionDesk {
-        env: env.clone(),
-        config: RaftConfig {
+    targets.set_desk(AdmissionDesk::new(
+        env.clone(),
+        RaftConfig {
             ping_interval: config.ping_interval,
             down_after: config.down_after,
             ..RaftConfig::default()
         },
-        identity: RaftIdentity {
+        RaftIdentity {
             node,
             incarnation,
             shard: 0,
@@ -158,8 +158,9 @@ pub async fn boot(
             cluster: cluster.clone(),
             incarnations: incarnations.clone(),
         },
-        book: book.clone(),
-    });
+        book.clone(),
+    ));
+    let calls = CallSlots::default();
     let known = identity.members.clone();
     let members = known.iter().map(|member| member.rpc);
     let registered = identity
@@ -178,10 +179,7 @@ pub async fn boot(
         down_after: config.down_after,
         ping_interval: config.ping_interval,
         places: members.chain(config.seeds.iter().copied()).collect(),
-        has_peers: identity
-            .members
-            .iter()
-            .any(|member| member.id != node.get()),
+        peers: peers_known(&identity, &book, &calls),
     };
     waiting.set("it asks the other nodes whether anybody has its place".to_owned());
     // Before a replica opens: whoever is a copy must not have voted or led until it knows.
@@ -214,7 +212,6 @@ pub async fn boot(
     let mailbox = mailboxes.next().ok_or(StartError::Ended)?;
     let threads = start_other_shards(&common, mailboxes, &local).await?;
 
-    let calls = CallSlots::default();
     let (shard, store) = build_shard(&common, 0, &calls)?;
     local.push(&shard);
     // Peers' connections come through the mailbox, and the controller needs its peers.
@@ -317,6 +314,30 @@ async fn tell_missing(
         });
         env.sleep(ISOLATION_LOOK).await;
     }
+}
+
+/// Looks, whenever asked, at what is known by then of the cluster's other members.
+fn peers_known(
+    identity: &Identity,
+    book: &AddressBook,
+    calls: &CallSlots,
+) -> Rc<dyn Fn() -> Peers> {
+    let own = identity.node;
+    let in_file = identity.members.iter().any(|member| member.id != own.get());
+    let (book, shard) = (book.clone(), calls.shard.clone());
+    Rc::new(move || {
+        let shard = shard.borrow().upgrade();
+        let controller = shard.and_then(|shard| shard.raft().replica(GroupId::CONTROLLER));
+        Peers {
+            in_file,
+            in_book: book.nodes().iter().any(|node| *node != own),
+            leads_alone: controller.is_some_and(|controller| {
+                let members = controller.members();
+                let mut voters = members.iter().filter(|(_, _, votes)| *votes);
+                controller.view().leader_ready && voters.all(|(_, node, _)| *node == own)
+            }),
+        }
+    })
 }
 
 /// Resolves with the node's last words if another process turns out to have its place.

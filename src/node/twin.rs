@@ -5,10 +5,17 @@
 //! when it learns what it is; asked again whenever a peer refuses this process, and as long as
 //! nobody has answered at all. Until somebody has, and nobody refuses, this process is silent: it
 //! neither votes nor leads.
+//!
+//! A question takes at most two seconds: one to be reached, one to be answered; a later answer
+//! counts as none. A process with whom nobody talks is **alone**: it opens its replicas all the
+//! same, still silent if others are members of its cluster, and goes on asking. Somebody who is
+//! reached and says nothing in time may know better, and is waited for as long as a refusal is;
+//! after that too the process is alone.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use corduroy_env::Env;
@@ -17,16 +24,13 @@ use corduroy_raft::{
     TwinRefusal, ask_admission,
 };
 use corduroy_record::NodeId;
-use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt};
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
 /// How long a process that is refused asks again before it ends: the other one may be dying, and
 /// its connections with it.
 const TWIN_PATIENCE: Duration = Duration::from_secs(10);
-/// How long one of those who are asked may take to be reached, and then to answer. Whoever listens
-/// answers at once; only the one behind a broken network makes the asker wait.
-const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// First pause between two rounds; it doubles. A random share comes on top: of two that ask at the
 /// same time one has to come first.
 const ROUND_PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -60,8 +64,27 @@ pub struct TwinWatch {
     pub ping_interval: Duration,
     /// Where the members were when this node last ran, and the seeds.
     pub places: Vec<SocketAddr>,
-    /// Others are members of the cluster: one of them has to know this process before it speaks.
-    pub has_peers: bool,
+    /// What is known by now of the other members.
+    pub peers: Rc<dyn Fn() -> Peers>,
+}
+
+/// What a process knows, at one moment, of the other members of its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// The identity file names some. It lags behind, and a founder's names all founders for ever.
+    pub in_file: bool,
+    /// The controller's image names some. Before a replica opens, nobody.
+    pub in_book: bool,
+    /// This process leads the controller, is its only voter, and has applied all of its log.
+    pub leads_alone: bool,
+}
+
+impl Peers {
+    /// Whether one of them has to know this process before it speaks. Only the controller's own log
+    /// overrules the file: what was applied of it so far may be older.
+    fn exist(self) -> bool {
+        self.in_book || (self.in_file && !self.leads_alone)
+    }
 }
 
 /// A refusal, and where the other process is, if that is known.
@@ -77,8 +100,9 @@ enum Answer {
     /// The place is free, and kept for this process.
     Free,
     Refused(Refused),
-    /// Somebody listens where this node was registered, and says nothing: perhaps another process
-    /// of it that is just starting.
+    /// Somebody listens and does not answer in time; or listens where this node was registered, and
+    /// says nothing: perhaps another process of it that is just starting. It is no "free", and no
+    /// "nobody" either: it may know another process.
     Unready,
     /// Nobody, or nobody who knows this cluster.
     Nobody,
@@ -93,12 +117,17 @@ enum Verdict {
     Refused(Refused),
     /// Another one has taken the place for good.
     Ended(Refused),
+    /// Nobody has answered, and somebody may yet.
     Unready,
     /// Nobody has answered.
     Alone,
 }
 
 /// Decides, without I/O, from the answers of one round alone.
+///
+/// One "free" outweighs those that do not answer in time: a peer that stands still must not keep a
+/// node from coming back. Whoever says "free" is a member that the other process, if it lived, would
+/// be connected with; and the late one, once it goes on, refuses the hello that follows.
 fn judge(answers: &[Answer]) -> Verdict {
     let refusals = answers.iter().filter_map(|answer| match answer {
         Answer::Refused(refused) => Some(*refused),
@@ -160,7 +189,7 @@ impl TwinWatch {
                     if told {
                         info!(node = %self.node, "the other process of this node has ended");
                     }
-                    if verdict == Verdict::Free || !self.has_peers {
+                    if verdict == Verdict::Free || !(self.peers)().exist() {
                         incarnations.speak(refusals);
                     }
                     return Ok(held);
@@ -204,7 +233,8 @@ impl TwinWatch {
         *pause = (*pause * 2).min(ROUND_PAUSE_MAX);
     }
 
-    /// Asks everybody who does not keep the place already.
+    /// Asks everybody who does not keep the place already. Who is refused by one keeps nothing with
+    /// the others: another process may be waiting for the place.
     async fn round(&self, book: &AddressBook, held: &mut Held) -> Vec<Answer> {
         held.retain(|_, reservation| reservation.holds());
         let mut places = self.places.clone();
@@ -213,11 +243,18 @@ impl TwinWatch {
         places.retain(|place| *place != self.own && !held.contains_key(place));
         places.sort_unstable();
         places.dedup();
-        let asks = places.iter().map(|place| self.ask_one(*place));
+        let asks = places.into_iter();
+        let asks = asks.map(|place| async move { (place, self.ask_one(place).await) });
+        let mut asks: FuturesUnordered<_> = asks.collect();
         let mut answers = vec![Answer::Free; held.len()];
-        for (place, (answer, reservation)) in places.iter().zip(join_all(asks).await) {
+        let mut is_refused = false;
+        while let Some((place, (answer, reservation))) = asks.next().await {
+            is_refused |= matches!(answer, Answer::Refused(_));
             answers.push(answer);
-            held.extend(reservation.map(|reservation| (*place, reservation)));
+            held.extend(reservation.map(|reservation| (place, reservation)));
+            if is_refused {
+                held.clear();
+            }
         }
         answers
     }
@@ -229,7 +266,7 @@ impl TwinWatch {
             cluster: self.cluster.get(),
             ping_interval: self.ping_interval,
         };
-        match ask_admission(&self.env, place, ask, ANSWER_MAX).await {
+        match ask_admission(&self.env, place, ask).await {
             Ok(Admission::Reserved(reservation)) => (Answer::Free, Some(reservation)),
             Ok(Admission::Refused {
                 by,
@@ -243,7 +280,8 @@ impl TwinWatch {
                 };
                 (Answer::Refused((refusal, at)), None)
             }
-            Err(CallError::Unreachable) => (Answer::Nobody, None),
+            Ok(Admission::Own) | Err(CallError::Unreachable) => (Answer::Nobody, None),
+            Err(CallError::Timeout) => (Answer::Unready, None),
             Err(_) if self.registered == Some(place) => (Answer::Unready, None),
             Err(_) => (Answer::Nobody, None),
         }
@@ -294,7 +332,11 @@ mod tests {
             down_after: Duration::from_millis(500),
             ping_interval: Duration::from_millis(100),
             places: Vec::new(),
-            has_peers: true,
+            peers: Rc::new(|| Peers {
+                in_file: true,
+                in_book: false,
+                leads_alone: false,
+            }),
         }
     }
 
@@ -352,6 +394,25 @@ mod tests {
         assert_eq!(judge(&[]), Verdict::Alone);
         // Back, and of its old opinion.
         assert!(matches!(judge(&[one, refused(9)]), Verdict::Refused(_)));
+    }
+
+    #[test]
+    fn the_file_is_overruled_by_the_controllers_log_alone() {
+        let check = |in_file, in_book, leads_alone, exist: bool| {
+            let peers = Peers {
+                in_file,
+                in_book,
+                leads_alone,
+            };
+            assert_eq!(peers.exist(), exist, "{peers:?}");
+        };
+        check(false, false, false, false);
+        check(true, false, false, true);
+        // The cluster shrank to this node.
+        check(true, true, true, true);
+        check(true, false, true, false);
+        // It was alone when it started, and is no more.
+        check(false, true, false, true);
     }
 
     #[test]

@@ -82,6 +82,9 @@ pub enum HelloError {
         /// Who answered.
         found: NodeId,
     },
+    /// As many as the limit allows are being answered.
+    #[error("too many processes ask for their nodes' places at once")]
+    Crowded,
     /// Two processes want to be one node.
     #[error("node {by} holds another process for node {node}{}", match refusal {
         TwinRefusal::AnotherLives => ", which lives",
